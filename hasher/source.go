@@ -1,0 +1,106 @@
+package hasher
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// A Source holds the bytes of one image. The optional interfaces below add
+// what a source can do; without one the safe default named there holds.
+//
+// All methods may be called from several goroutines at once, but for Close,
+// which comes last.
+type Source interface {
+	// ReadAt follows io.ReaderAt. A read that ends before the size of the
+	// image with io.EOF is a failure to its caller, never zeros.
+	io.ReaderAt
+
+	// Size is the length of the image in bytes. It changes only within a
+	// call of Stamp.
+	Size() int64
+
+	io.Closer
+}
+
+// Extent types are the bits of NBD's base:allocation context.
+const (
+	ExtentHole = 1 << 0 // no storage is allocated
+	ExtentZero = 1 << 1 // reads as zeros
+)
+
+// An Extent is a run of bytes of one type.
+type Extent struct {
+	Offset int64  // bytes from the start of the image
+	Length int64  // bytes, more than 0
+	Type   uint32 // ExtentHole and ExtentZero, or'ed; 0 is data
+}
+
+// End returns the offset of the byte after the extent.
+func (e Extent) End() int64 { return e.Offset + e.Length }
+
+// Zero reports whether the extent is known to read as zeros.
+func (e Extent) Zero() bool { return e.Type&ExtentZero != 0 }
+
+// An ExtentSource knows where it has no data. Without it all is data.
+type ExtentSource interface {
+	// Extents calls yield for the extents of [off, off+length), in order,
+	// without gaps or overlaps, clipped to that range, and stops early when
+	// yield returns false. The range lies within the image.
+	Extents(ctx context.Context, off, length int64, yield func(Extent) bool) error
+}
+
+// A WritableSource can be written. Without it, or where Writable is false,
+// the image is read-only.
+type WritableSource interface {
+	Writable() bool
+
+	// WriteAt follows io.WriterAt. The range lies within the image.
+	io.WriterAt
+
+	// Flush makes completed writes durable, as fdatasync(2) does.
+	Flush() error
+}
+
+// A ZeroSource makes ranges read as zeros without being sent them. Without
+// it, or when it answers ErrNotSupported, the image refuses the request.
+type ZeroSource interface {
+	// Zero guarantees on success that [off, off+length) reads as zeros.
+	// With punch the storage may be given back, without it stays allocated.
+	Zero(off, length int64, punch bool) error
+
+	// Allocate reserves storage for [off, off+length) and keeps its bytes.
+	Allocate(off, length int64) error
+}
+
+// A StampedSource can tell that it was changed by somebody else. Without it
+// changes from outside go unnoticed.
+type StampedSource interface {
+	// Stamp returns the stamp of the image as it is now. A source that
+	// follows its name to another file does so here, and Size with it.
+	Stamp() (Stamp, error)
+}
+
+// A Stamp is equal to a later one only if the image was not changed between,
+// provided that it had Settled when it was taken. It is comparable with ==.
+type Stamp struct {
+	Size       int64
+	MTime      int64 // nanoseconds since 1970
+	CTime      int64 // nanoseconds since 1970
+	Dev, Inode uint64
+	NameDev    uint64 // of the file that has the image's name now,
+	NameInode  uint64 // 0 when there is none
+}
+
+// Errors that a source returns, to be tested with errors.Is.
+var (
+	// ErrNotSupported: this source cannot do that at all.
+	ErrNotSupported = errors.New("operation not supported by this image")
+
+	// ErrReadOnly: the image was not opened for writing.
+	ErrReadOnly = errors.New("image is read-only")
+)
+
+// ModTime returns the stamp's modification time.
+func (s Stamp) ModTime() time.Time { return time.Unix(0, s.MTime) }
