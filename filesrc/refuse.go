@@ -1,0 +1,53 @@
+package filesrc
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrInUse: a lock of another process stands against opening for writing.
+var ErrInUse = errors.New("in use")
+
+var errNoProc = errors.New("/proc is not mounted, and is needed to open images")
+
+// A typeError says that a file is of a type that is not served.
+type typeError string
+
+func (e typeError) Error() string { return string(e) }
+
+// regular returns nil for the status of a regular file, else what it is.
+func regular(st *unix.Stat_t) error {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return nil
+	case unix.S_IFDIR:
+		return typeError("is a directory; a raw image is a regular file")
+	case unix.S_IFBLK:
+		return typeError("is a block device; block devices are not served by this version")
+	case unix.S_IFCHR:
+		return typeError("is a character device; a raw image is a regular file")
+	case unix.S_IFIFO:
+		return typeError("is a fifo; a raw image is a regular file")
+	case unix.S_IFSOCK:
+		return typeError("is a socket; a raw image is a regular file")
+	}
+	return typeError("is not a regular file")
+}
+
+// openError is the line of an open that failed.
+func openError(path string, writable bool, err error) error {
+	switch {
+	case !writable && errors.Is(err, unix.EACCES):
+		return fmt.Errorf("open %s: %w: run as a user who may read it", path, err)
+	case !writable || errors.As(err, new(typeError)):
+		return fmt.Errorf("open %s: %w", path, err)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("open %s for writing: %w: run as a user who may write it, "+
+			"or serve it read-only", path, err)
+	case errors.Is(err, unix.EROFS), errors.Is(err, unix.EPERM), errors.Is(err, unix.ETXTBSY):
+		return fmt.Errorf("open %s for writing: %w: serve it read-only", path, err)
+	}
+	return fmt.Errorf("open %s for writing: %w", path, err)
+}

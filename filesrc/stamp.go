@@ -1,0 +1,94 @@
+package filesrc
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"hashfs/hasher"
+)
+
+// Stamp returns what tells this state of the image from another. A read-only
+// image whose name leads to another regular file by now turns to that one; it
+// stays with its file when the name is gone, is no regular file, or leads to
+// one that cannot be opened, which NameDev and NameInode tell. An image given
+// as a descriptor (/dev/fd/N) has no name to follow.
+//
+// It is the only method that changes Size. Its error says that the state
+// could not be learned, not that it changed.
+func (f *File) Stamp() (hasher.Stamp, error) {
+	f.nameMu.Lock()
+	defer f.nameMu.Unlock()
+	h, err := f.acquire()
+	if err != nil {
+		return hasher.Stamp{}, err
+	}
+	defer func() { f.release(h) }()
+
+	at, named, err := f.name.lookup()
+	if err != nil && !gone(err) {
+		return hasher.Stamp{}, fmt.Errorf("look up %s: %w", f.path, err)
+	}
+	if err != nil {
+		named = new(unix.Stat_t)
+	}
+	st, err := h.stat()
+	if err != nil {
+		return hasher.Stamp{}, err
+	}
+	switch {
+	case sameFile(st, named):
+	case f.writable:
+		f.replaced.Store(true)
+	case at.nofoll == 0:
+		// Given as a descriptor, whose number may mean any file by now.
+	case regular(named) == nil:
+		if file, found, err := at.open(f.path, false); err == nil {
+			f.release(h)
+			h = f.turnTo(file)
+			if st, err = h.stat(); err != nil {
+				return hasher.Stamp{}, err
+			}
+			named = found
+		}
+	}
+	f.size.Store(st.Size)
+	return hasher.Stamp{
+		Size:      st.Size,
+		MTime:     st.Mtim.Nano(),
+		CTime:     st.Ctim.Nano(),
+		Dev:       st.Dev,
+		Inode:     st.Ino,
+		NameDev:   named.Dev,
+		NameInode: named.Ino,
+	}, nil
+}
+
+// Replaced reports whether a Stamp found that the name of a writable image no
+// longer leads to the file that is written, but elsewhere or nowhere: what is
+// written can then no longer be reached by that name. Once true it stays so.
+func (f *File) Replaced() bool { return f.replaced.Load() }
+
+// Stat returns the status of the file that is served now.
+func (f *File) Stat() (unix.Stat_t, error) {
+	h, err := f.acquire()
+	if err != nil {
+		return unix.Stat_t{}, err
+	}
+	defer f.release(h)
+	st, err := h.stat()
+	if err != nil {
+		return unix.Stat_t{}, err
+	}
+	return *st, nil
+}
+
+func (h *handle) stat() (*unix.Stat_t, error) {
+	st := new(unix.Stat_t)
+	if err := retry(func() error { return unix.Fstat(h.fd, st) }); err != nil {
+		return nil, fmt.Errorf("stat %s: %w", h.file.Name(), err)
+	}
+	return st, nil
+}
+
+func sameFile(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }
