@@ -1,0 +1,119 @@
+package hasher
+
+import (
+	"context"
+	"slices"
+)
+
+// A Map is the extents of an image at one moment: sorted, without gaps, from
+// 0 to Size, neighbours of one type merged. It comes from the source alone,
+// never from what hashing found out. It is not changed.
+type Map struct {
+	Size    int64 // bytes
+	Extents []Extent
+	Serial  uint64 // two maps of an image with one serial are equal
+}
+
+// extentMap is the map last asked for.
+type extentMap struct {
+	era, generation uint64
+	m               *Map // nil: none yet
+	task            *task
+}
+
+// Extents gives the extents of [off, off+length) as they are now, like
+// ExtentSource; the range is cut at the end of the image.
+func (im *Image) Extents(ctx context.Context, off, length int64, yield func(Extent) bool) error {
+	im.mu.Lock()
+	length = min(length, im.size-off)
+	im.mu.Unlock()
+	if length <= 0 {
+		return nil
+	}
+	if im.extents == nil {
+		yield(Extent{Offset: off, Length: length})
+		return nil
+	}
+	return im.extents.Extents(ctx, off, length, yield)
+}
+
+// Map returns the map of the present moment. The source is asked only if the
+// image changed since it was asked last. If writes keep changing the image
+// meanwhile, they are held up for the last try.
+func (im *Image) Map(ctx context.Context) (*Map, error) {
+	for try := range settleTries + 1 {
+		if err := im.settle(ctx); err != nil {
+			return nil, err
+		}
+		im.mu.Lock()
+		if em := im.extentMap; em.m != nil && em.era == im.era && em.generation == im.generation {
+			im.mu.Unlock()
+			return em.m, nil
+		}
+		im.mu.Unlock()
+		alone := try == settleTries
+		_, err := im.share(ctx, &im.extentMap.task, "map", im.src.Size(), func(ctx context.Context, t *task) ([]byte, error) {
+			return nil, im.askMap(ctx, alone)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, ErrBusy
+}
+
+// askMap asks the source for all extents, and keeps them as the map if the
+// image did not change meanwhile. With alone, it keeps mutations away.
+func (im *Image) askMap(ctx context.Context, alone bool) error {
+	if alone {
+		barrier := &mutation{barrier: true, done: make(chan struct{})}
+		im.mu.Lock()
+		im.mutations = append(im.mutations, barrier)
+		im.mu.Unlock()
+		defer func() {
+			im.mu.Lock()
+			defer im.mu.Unlock()
+			im.removeLocked(barrier)
+		}()
+		if err := im.reserve(ctx, barrier); err != nil {
+			return err
+		}
+	}
+	im.mu.Lock()
+	m := &Map{Size: im.size}
+	era, generation, writing := im.era, im.generation, im.writes > 0
+	im.mu.Unlock()
+	err := im.Extents(ctx, 0, m.Size, func(e Extent) bool {
+		if n := len(m.Extents); n > 0 && m.Extents[n-1].Type == e.Type {
+			m.Extents[n-1].Length += e.Length
+		} else {
+			m.Extents = append(m.Extents, e)
+		}
+		return ctx.Err() == nil
+	})
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = im.check()
+	}
+	if err != nil {
+		return err
+	}
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	if im.era != era || im.generation != generation || writing {
+		return nil
+	}
+	old := im.extentMap.m
+	switch {
+	case old == nil:
+		m.Serial = 1
+	case old.Size == m.Size && slices.Equal(old.Extents, m.Extents):
+		m.Serial = old.Serial
+	default:
+		m.Serial = old.Serial + 1
+	}
+	im.extentMap.m, im.extentMap.era, im.extentMap.generation = m, era, generation
+	return nil
+}

@@ -1,0 +1,301 @@
+package hasher
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"hashfs/blockcache"
+)
+
+// plainDigests and plainChecksum are the plain twins of the engine.
+func plainDigests(s Spec, data []byte) []byte {
+	var digests []byte
+	for len(data) > 0 {
+		n := min(len(data), s.BlockSize)
+		h := s.Algorithm.New()
+		h.Write(data[:n])
+		digests = h.Sum(digests)
+		data = data[n:]
+	}
+	return digests
+}
+
+func plainChecksum(s Spec, data []byte) []byte {
+	h := s.Algorithm.New()
+	h.Write(plainDigests(s, data))
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(data))))
+	return h.Sum(nil)
+}
+
+func mustSpec(t testing.TB, s string) Spec {
+	t.Helper()
+	spec, err := ParseSpec(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// newTestImage returns an image that is closed at the end of the test.
+func newTestImage(t testing.TB, src Source, spec Spec, limit int64) *Image {
+	t.Helper()
+	pool := NewPool(2)
+	im, err := New(src, Options{Spec: spec, Cache: blockcache.New(limit), Pool: pool, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		im.Close()
+		pool.Close()
+	})
+	return im
+}
+
+func openView(t testing.TB, im *Image) *View {
+	t.Helper()
+	v, err := im.OpenView(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	return v
+}
+
+func TestImage_checksumAndDigestsEqualThePlainOnes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, name := range []string{"md5/4", "sha256/64", "sha512/512", "blake3/4k", "sha256/64k", "sha1/1m"} {
+		spec := mustSpec(t, name)
+		bs := spec.BlockSize
+		for _, size := range []int{0, 1, bs - 1, bs, bs + 1, 3*bs + 7, 40 * bs} {
+			if size > 4<<20 {
+				continue
+			}
+			for _, limit := range []int64{0, 1 << 30} {
+				t.Run(fmt.Sprintf("%s/size=%d/cache=%d", name, size, limit), func(t *testing.T) {
+					src := newMemSource(size)
+					for i := 0; i < size; i += max(1, size/3) {
+						src.data[i] = byte(rng.Uint32())
+						src.hole[i/holeBlock] = false
+					}
+					im := newTestImage(t, src, spec, limit)
+					for range 2 {
+						v := openView(t, im)
+						sum, err := v.Checksum(context.Background())
+						if err != nil {
+							t.Fatal(err)
+						}
+						if want := plainChecksum(spec, src.data); !bytes.Equal(sum, want) {
+							t.Errorf("checksum %x, want %x", sum, want)
+						}
+						d := make([]byte, int(v.Blocks())*spec.Algorithm.Size())
+						if err := v.ReadDigests(context.Background(), d, 0); err != nil {
+							t.Fatal(err)
+						}
+						if !bytes.Equal(d, plainDigests(spec, src.data)) {
+							t.Error("digests differ from the plain ones")
+						}
+						sum, err = im.PlainSum(context.Background(), spec.Algorithm)
+						if err != nil {
+							t.Fatal(err)
+						}
+						h := spec.Algorithm.New()
+						h.Write(src.data)
+						if !bytes.Equal(sum, h.Sum(nil)) {
+							t.Error("plain digest differs")
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestImage_checksumAfterWriteReadsOneBlock(t *testing.T) {
+	const size = 64 << 20
+	spec := mustSpec(t, "sha256/64k")
+	src := newMemSource(size)
+	rand.NewChaCha8([32]byte{}).Read(src.data)
+	clear(src.hole)
+	im := newTestImage(t, src, spec, 1<<30)
+	ctx := context.Background()
+	v := openView(t, im)
+	if _, err := v.Checksum(ctx); err != nil {
+		t.Fatal(err)
+	}
+	v.Close()
+	before := src.reads
+	p := bytes.Repeat([]byte{1}, 65536)
+	if n, err := im.WriteAt(ctx, p, 37*65536); n != len(p) || err != nil {
+		t.Fatal(n, err)
+	}
+	sum, err := openView(t, im).Checksum(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Error("wrong checksum after a write")
+	}
+	if got := src.reads - before; got != 65536 {
+		t.Errorf("%d bytes read after a write of one block of 65536", got)
+	}
+}
+
+func TestView_showsTheMomentOfItsOpening(t *testing.T) {
+	spec := mustSpec(t, "md5/16")
+	src := newMemSource(1000)
+	im := newTestImage(t, src, spec, 1<<20)
+	ctx := context.Background()
+	v := openView(t, im)
+	want := plainChecksum(spec, src.data)
+	if _, err := im.WriteAt(ctx, []byte("new bytes over two blocks"), 500); err != nil {
+		t.Fatal(err)
+	}
+	if err := im.Zero(ctx, 0, 1000, true); err != nil {
+		t.Fatal(err)
+	}
+	sum, err := v.Checksum(ctx)
+	if err != nil || !bytes.Equal(sum, want) {
+		t.Errorf("checksum %x, %v, want %x", sum, err, want)
+	}
+	if sum, err = openView(t, im).Checksum(ctx); err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Errorf("a new view does not show the image as it is: %x, %v", sum, err)
+	}
+}
+
+func TestImage_outsideChange(t *testing.T) {
+	ctx := context.Background()
+	spec := mustSpec(t, "md5/16")
+	src := newMemSource(1000)
+	im := newTestImage(t, src, spec, 1<<20)
+	seen, fresh := openView(t, im), openView(t, im)
+	if _, err := seen.Checksum(ctx); err != nil {
+		t.Fatal(err)
+	}
+	src.change([]byte("changed"), 100)
+	if _, err := seen.Checksum(ctx); !errors.Is(err, ErrStale) {
+		t.Errorf("a view that was read gives %v, want ErrStale", err)
+	}
+	sum, err := fresh.Checksum(ctx)
+	if err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Errorf("a view that was not read yet gives %x, %v", sum, err)
+	}
+	src.resize(3000)
+	if g, err := im.Refresh(ctx); err != nil || g.Size != 3000 || g.Resizes != 1 {
+		t.Errorf("after a resize: %+v, %v", g, err)
+	}
+	if sum, err = openView(t, im).Checksum(ctx); err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Errorf("after a resize: %x, %v", sum, err)
+	}
+}
+
+func TestImage_failedBlocks(t *testing.T) {
+	ctx := context.Background()
+	spec := mustSpec(t, "md5/32")
+	src := newMemSource(320)
+	copy(src.data, bytes.Repeat([]byte("x"), 320))
+	clear(src.hole)
+	src.bad[3] = true
+	im := newTestImage(t, src, spec, 1<<20)
+	v := openView(t, im)
+	var failed *ReadError
+	if _, err := v.Checksum(ctx); !errors.As(err, &failed) || failed.Offset != 96 || failed.Length != 32 {
+		t.Errorf("checksum over a bad block: %v", err)
+	}
+	d := make([]byte, 16)
+	for b := range int64(10) {
+		err := v.ReadDigests(ctx, d, b)
+		if (b == 3) != (err != nil) {
+			t.Errorf("block %d: %v", b, err)
+		}
+	}
+	if s := im.Status(); len(s.Bad) != 1 || s.Bad[0] != 96 || s.LastError == nil || s.BlockCounts.Failed != 1 {
+		t.Errorf("status %+v", s)
+	}
+	delete(src.bad, 3)
+	if sum, err := v.Checksum(ctx); err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Errorf("after the fault: %x, %v", sum, err)
+	}
+	if s := im.Status(); s.BlockCounts.Failed != 0 {
+		t.Errorf("%d blocks still failed", s.BlockCounts.Failed)
+	}
+}
+
+// hang is a source whose reads wait until they are let go.
+type hang struct {
+	*memSource
+	entered chan struct{}
+	let     chan struct{}
+}
+
+func (h *hang) ReadAt(p []byte, off int64) (int, error) {
+	h.entered <- struct{}{}
+	<-h.let
+	return h.memSource.ReadAt(p, off)
+}
+
+func TestImage_waiterLeavesWhenInterrupted(t *testing.T) {
+	src := &hang{newMemSource(1 << 20), make(chan struct{}, 10), make(chan struct{})}
+	clear(src.hole)
+	im := newTestImage(t, src, mustSpec(t, "md5/64k"), 1<<20)
+	ctx, cancel := context.WithCancel(context.Background())
+	v := openView(t, im)
+	left := make(chan error)
+	go func() {
+		_, err := v.Checksum(ctx)
+		left <- err
+	}()
+	<-src.entered
+	cancel()
+	select {
+	case err := <-left:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the waiter hangs with its source")
+	}
+	close(src.let)
+}
+
+func TestImage_readersShareTheWork(t *testing.T) {
+	src := &hang{newMemSource(1 << 16), make(chan struct{}, 10), make(chan struct{})}
+	clear(src.hole)
+	rand.NewChaCha8([32]byte{}).Read(src.data)
+	im := newTestImage(t, src, mustSpec(t, "md5/64k"), 0)
+	errs := make(chan error)
+	for range 10 {
+		v := openView(t, im)
+		go func() {
+			err := v.ReadDigests(context.Background(), make([]byte, 16), 0)
+			errs <- err
+		}()
+	}
+	<-src.entered
+	for {
+		im.mu.Lock()
+		n := 0
+		for _, j := range im.jobs {
+			n += j.n
+		}
+		im.mu.Unlock()
+		if n == 10 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	close(src.let)
+	for range 10 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if src.reads != 1<<16 {
+		t.Errorf("%d bytes read for ten readers of one block", src.reads)
+	}
+}

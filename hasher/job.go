@@ -1,0 +1,327 @@
+package hasher
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+)
+
+// A job reads a run of blocks and finds their digests, or, as a probe, asks
+// the source where a run has no data. While it is under way it stands in the
+// image's list, where mutations find and spoil it.
+//
+// A job publishes what it found in one critical section with its end, but for
+// the blocks that were spoiled meanwhile.
+type job struct {
+	waiters
+	im     *Image // constants
+	era    uint64
+	size   int64 // of the image, bytes
+	lo, hi int64 // blocks
+	probe  bool
+	scan   bool
+	done   chan struct{}
+
+	stop    atomic.Bool // give up between pieces
+	spoiled spans       // guarded by the image's mutex
+
+	// The result, not changed once done is closed. kinds is nil if the job
+	// gave up, else it has a resultKind a block; digests has a place a block.
+	finished bool // with the image's mutex, for those who do not wait
+	kinds    []resultKind
+	digests  []byte
+	err      error // why blocks failed
+	read     int64 // bytes of data that were read
+	zeros    spans // of a probe
+	probedTo int64 // of a probe: all blocks below were asked about
+}
+
+type resultKind uint8
+
+const (
+	resultNone resultKind = iota // spoiled, or not tried
+	resultZero
+	resultData
+	resultFailed
+)
+
+// probeExtents bounds the extents that one probe asks for.
+const probeExtents = 4096
+
+func (im *Image) startJobLocked(s span, probe, scan bool) *job {
+	j := &job{
+		im: im, era: im.era, size: im.size, lo: s.lo, hi: s.hi, probe: probe, scan: scan,
+		done: make(chan struct{}),
+	}
+	im.jobs = append(im.jobs, j)
+	im.pool.submit(j.run)
+	return j
+}
+
+// jobOnLocked returns the job under way that covers the lowest of the blocks.
+func (im *Image) jobOnLocked(s span) *job {
+	var first *job
+	for _, j := range im.jobs {
+		if (span{j.lo, j.hi}).overlaps(s) && (first == nil || j.lo < first.lo) {
+			first = j
+		}
+	}
+	return first
+}
+
+func (j *job) stopLocked() { j.stop.Store(true) }
+
+// kind returns the result of block b, and for how many of the n blocks from
+// there on it is the same.
+func (j *job) kind(b, n int64) (resultKind, int64) {
+	k, end := j.kinds[b-j.lo], min(b+n, j.hi)
+	i := b + 1
+	for i < end && j.kinds[i-j.lo] == k {
+		i++
+	}
+	return k, i - b
+}
+
+// run is the job's work, on a thread of the pool.
+func (j *job) run(w *worker) {
+	if w != nil && !j.stop.Load() {
+		if j.probe {
+			j.ask()
+		} else {
+			j.hash(w)
+		}
+	}
+	// Nothing is published that another has changed under the read.
+	err := j.im.check()
+	j.im.park("job")
+	j.finish(err)
+}
+
+// finish publishes what was found and not spoiled.
+func (j *job) finish(stampErr error) {
+	im := j.im
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	for i, o := range im.jobs {
+		if o == j {
+			im.jobs = append(im.jobs[:i], im.jobs[i+1:]...)
+			break
+		}
+	}
+	defer close(j.done)
+	j.finished = true
+	im.hashedBytes += j.read
+	if j.era != im.era || stampErr != nil {
+		j.kinds, j.zeros = nil, nil
+		return
+	}
+	if j.probe {
+		for _, z := range j.zeros {
+			j.publishZerosLocked(z)
+		}
+		return
+	}
+	if j.kinds == nil {
+		return
+	}
+	for b := j.lo; b < j.hi; {
+		bad, n := j.spoiled.has(b, j.hi-b)
+		if bad && !broken(rulePublishUnspoiled) {
+			clear(j.kinds[b-j.lo:][:n])
+		} else {
+			j.publishLocked(b, b+n)
+		}
+		b += n
+	}
+}
+
+// publishLocked puts the results of the blocks [b, end) into the table.
+func (j *job) publishLocked(b, end int64) {
+	for b < end {
+		k, n := j.kind(b, end-b)
+		switch k {
+		case resultZero:
+			j.im.table.SetZero(b, n)
+		case resultData:
+			d := j.im.digestSize
+			j.im.table.SetData(b, j.digests[(b-j.lo)*d:][:n*d], j.scan)
+		case resultFailed:
+			j.im.table.SetFailed(b, n)
+		}
+		b += n
+	}
+}
+
+// publishZerosLocked marks the unknown blocks of a hole as zero.
+func (j *job) publishZerosLocked(z span) {
+	for b := z.lo; b < z.hi; {
+		bad, n := j.spoiled.has(b, z.hi-b)
+		if !bad || broken(ruleExtentIsRead) {
+			j.im.table.SetZero(b, n)
+		}
+		b += n
+	}
+}
+
+// ask asks the source for its extents. A source that cannot say has data.
+func (j *job) ask() {
+	bs := int64(j.im.spec.BlockSize)
+	end := min(j.hi*bs, j.size)
+	left := j.im.probeExtents
+	asked := j.lo * bs
+	err := j.im.extents.Extents(context.Background(), asked, end-asked, func(e Extent) bool {
+		asked = e.End()
+		left--
+		if e.Zero() {
+			lo, hi := (e.Offset+bs-1)/bs, e.End()/bs
+			if e.End() == j.size {
+				hi = j.im.spec.blocks(j.size)
+			}
+			if lo < hi {
+				j.zeros = append(j.zeros, span{lo, hi})
+			}
+		}
+		return left > 0 && !j.stop.Load()
+	})
+	if err != nil || asked >= end {
+		asked = j.hi * bs
+	}
+	j.probedTo = max(asked/bs, j.lo+1)
+}
+
+// hash reads and hashes the blocks, piece by piece.
+func (j *job) hash(w *worker) {
+	n := j.hi - j.lo
+	j.kinds = make([]resultKind, n)
+	j.digests = make([]byte, n*j.im.digestSize)
+	bs := int64(j.im.spec.BlockSize)
+	if bs > pieceBytes {
+		for b := j.lo; b < j.hi; b++ {
+			if !j.hashLong(w, b) {
+				j.kinds = nil
+				return
+			}
+		}
+		return
+	}
+	step := pieceBytes / bs
+	for b := j.lo; b < j.hi; b += step {
+		if j.stop.Load() {
+			j.kinds = nil
+			return
+		}
+		j.hashPiece(w, b, min(b+step, j.hi))
+	}
+}
+
+// readFull reads p at off, all of it or with an error.
+func (j *job) readFull(p []byte, off int64) error {
+	n, err := j.im.src.ReadAt(p, off)
+	j.read += int64(n)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// hashPiece reads the blocks [lo, hi) with one read. If that fails it reads
+// each by itself, so that one bad block does not take its neighbours along.
+func (j *job) hashPiece(w *worker, lo, hi int64) {
+	bs := int64(j.im.spec.BlockSize)
+	off := lo * bs
+	p := w.buf[:min(hi*bs, j.size)-off]
+	if j.readFull(p, off) == nil {
+		j.hashBlocks(w, lo, p)
+		return
+	}
+	for b := lo; b < hi && !j.stop.Load(); b++ {
+		p := w.buf[:min(bs, j.size-b*bs)]
+		if err := j.readFull(p, b*bs); err != nil {
+			j.fail(b, err)
+		} else {
+			j.hashBlocks(w, b, p)
+		}
+	}
+}
+
+func (j *job) fail(b int64, err error) {
+	j.kinds[b-j.lo] = resultFailed
+	j.err = err
+	j.im.noteFailure(j.im.readError(b, j.size, err))
+}
+
+// hashBlocks finds the digests of the blocks from b on, whose bytes are p.
+func (j *job) hashBlocks(w *worker, b int64, p []byte) {
+	bs, d := j.im.spec.BlockSize, j.im.digestSize
+	h := w.hasher(j.im.spec)
+	for len(p) > 0 {
+		// Data blocks in a row go to the hasher together.
+		data := 0
+		for data < len(p) && !IsZero(p[data:min(data+bs, len(p))]) {
+			data += min(bs, len(p)-data)
+		}
+		i := b - j.lo
+		if data == 0 {
+			j.kinds[i] = resultZero
+			p = p[min(bs, len(p)):]
+			b++
+			continue
+		}
+		n := int64((data + bs - 1) / bs)
+		h.AppendSums(j.digests[i*d:i*d:(i+n)*d], p[:data])
+		for k := range n {
+			j.kinds[i+k] = resultData
+		}
+		p = p[data:]
+		b += n
+	}
+}
+
+// hashLong reads and hashes a block that is longer than a piece. It reports
+// false if the job was stopped meanwhile.
+func (j *job) hashLong(w *worker, b int64) bool {
+	bs := int64(j.im.spec.BlockSize)
+	off, end := b*bs, min((b+1)*bs, j.size)
+	h := j.im.spec.Algorithm.New()
+	zero := true // so far; nothing was written to h then
+	for at := off; at < end; {
+		if j.stop.Load() {
+			return false
+		}
+		p := w.buf[:min(pieceBytes, end-at)]
+		if err := j.readFull(p, at); err != nil {
+			j.fail(b, err)
+			return true
+		}
+		if zero && !IsZero(p) {
+			zero = false
+			writeZeros(h, at-off)
+		}
+		if !zero {
+			h.Write(p)
+		}
+		at += int64(len(p))
+	}
+	i, d := b-j.lo, j.im.digestSize
+	if zero {
+		j.kinds[i] = resultZero
+	} else {
+		j.kinds[i] = resultData
+		copy(j.digests[i*d:], h.Sum(nil))
+	}
+	return true
+}
+
+// readError returns the error of a block of an image of the given size.
+func (im *Image) readError(b, size int64, err error) *ReadError {
+	bs := int64(im.spec.BlockSize)
+	return &ReadError{b * bs, min(bs, size-b*bs), err}
+}
+
+// errOldBlock is the cause for a view's block that could not be read before
+// it was overwritten: what it was, nobody will know.
+var errOldBlock = errors.New("the block could not be read before it was overwritten")

@@ -1,0 +1,215 @@
+package hasher
+
+import (
+	"context"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// memSource is a source in memory whose operations take time, in two halves,
+// so that others can come between: like a disk, it may be read half written.
+// It can fail, and can be changed behind the image's back.
+type memSource struct {
+	park func(where string) // never nil
+
+	mu      sync.Mutex
+	data    []byte
+	hole    []bool // by block of holeBlock bytes; a hole's bytes are zero
+	bad     map[int64]bool
+	failing bool // the next write stops half way
+	noZero  bool // Zero is not supported
+	stamp   Stamp
+	reads   int64 // bytes
+	calls   int   // of ReadAt
+	asked   int   // calls of Extents
+	// written is called with mu held when a write or zero has ended, whole
+	// or not.
+	written func(off, n int64)
+}
+
+const holeBlock = 32
+
+func newMemSource(size int) *memSource {
+	m := &memSource{
+		data: make([]byte, size), hole: make([]bool, size/holeBlock+1),
+		bad: map[int64]bool{}, park: func(string) {}, written: func(int64, int64) {},
+	}
+	for i := range m.hole {
+		m.hole[i] = true
+	}
+	m.touchLocked()
+	m.stamp.CTime -= int64(time.Hour) // settled
+	return m
+}
+
+func (m *memSource) touchLocked() {
+	now := time.Now().UnixNano()
+	m.stamp.MTime, m.stamp.CTime, m.stamp.Size = now, now, int64(len(m.data))
+}
+
+func (m *memSource) Size() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stamp.Size
+}
+
+func (m *memSource) Close() error { return nil }
+
+func (m *memSource) Stamp() (Stamp, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stamp.Size = int64(len(m.data))
+	return m.stamp, nil
+}
+
+// halves calls f for the two halves of a range, with a break before, between
+// and after them.
+func (m *memSource) halves(where string, off, n int64, f func(off, n int64) bool) {
+	m.park(where)
+	m.mu.Lock()
+	ok := f(off, n/2)
+	m.mu.Unlock()
+	m.park(where)
+	if ok {
+		m.mu.Lock()
+		f(off+n/2, n-n/2)
+		m.mu.Unlock()
+		m.park(where)
+	}
+}
+
+func (m *memSource) ReadAt(p []byte, off int64) (int, error) {
+	got, err := 0, error(nil)
+	m.halves("read", off, int64(len(p)), func(at, n int64) bool {
+		for b := at / holeBlock; b*holeBlock < at+n; b++ {
+			if m.bad[b] {
+				n = max(0, b*holeBlock-at)
+				err = syscall.EIO
+				break
+			}
+		}
+		if at+n > int64(len(m.data)) {
+			n = max(0, int64(len(m.data))-at)
+			err = io.EOF
+		}
+		copy(p[at-off:at-off+n], m.data[min(at, int64(len(m.data))):])
+		got += int(n)
+		m.reads += n
+		return err == nil
+	})
+	m.mu.Lock()
+	m.calls++
+	m.mu.Unlock()
+	return got, err
+}
+
+func (m *memSource) Writable() bool { return true }
+func (m *memSource) Flush() error   { return nil }
+
+func (m *memSource) WriteAt(p []byte, off int64) (int, error) {
+	put, err := 0, error(nil)
+	m.halves("write", off, int64(len(p)), func(at, n int64) bool {
+		copy(m.data[at:at+n], p[at-off:])
+		m.unholeLocked(at, n)
+		m.touchLocked()
+		put += int(n)
+		if m.failing {
+			m.failing = false
+			err = syscall.ENOSPC
+		}
+		return err == nil
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.written(off, int64(len(p)))
+	return put, err
+}
+
+func (m *memSource) unholeLocked(off, n int64) {
+	for b := off / holeBlock; n > 0 && b*holeBlock < off+n; b++ {
+		m.hole[b] = false
+	}
+}
+
+func (m *memSource) Zero(off, length int64, punch bool) error {
+	if m.noZero {
+		return ErrNotSupported
+	}
+	err := error(nil)
+	m.halves("zero", off, length, func(at, n int64) bool {
+		clear(m.data[at : at+n])
+		if punch {
+			for b := (at + holeBlock - 1) / holeBlock; (b+1)*holeBlock <= at+n; b++ {
+				m.hole[b] = true
+			}
+		}
+		m.touchLocked()
+		if m.failing {
+			m.failing = false
+			err = syscall.EIO
+		}
+		return err == nil
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.written(off, length)
+	return err
+}
+
+func (m *memSource) Allocate(off, length int64) error { return nil }
+
+func (m *memSource) Extents(_ context.Context, off, length int64, yield func(Extent) bool) error {
+	m.park("extents")
+	for at := off; at < off+length; {
+		m.mu.Lock()
+		b := at / holeBlock
+		hole := m.hole[b]
+		for b++; b*holeBlock < off+length && m.hole[b] == hole; b++ {
+		}
+		m.mu.Unlock()
+		e := Extent{Offset: at, Length: min(b*holeBlock, off+length) - at}
+		if hole {
+			e.Type = ExtentHole | ExtentZero
+		}
+		m.park("extents")
+		if !yield(e) {
+			return nil
+		}
+		at = e.End()
+	}
+	return nil
+}
+
+// change is a write by somebody else: the stamp moves first, as it does for
+// write(2), then the bytes.
+func (m *memSource) change(p []byte, off int64) {
+	m.mu.Lock()
+	m.touchLocked()
+	m.mu.Unlock()
+	m.halves("outside", off, int64(len(p)), func(at, n int64) bool {
+		copy(m.data[at:at+n], p[at-off:])
+		m.unholeLocked(at, n)
+		return true
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.written(off, int64(len(p)))
+}
+
+// resize is a truncate(2) by somebody else.
+func (m *memSource) resize(size int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.data = append(m.data[:min(size, len(m.data))], make([]byte, max(0, size-len(m.data)))...)
+	m.hole = append(m.hole[:min(size/holeBlock+1, len(m.hole))], make([]bool, max(0, size/holeBlock+1-len(m.hole)))...)
+	m.touchLocked()
+}
+
+var (
+	_ ExtentSource   = (*memSource)(nil)
+	_ WritableSource = (*memSource)(nil)
+	_ ZeroSource     = (*memSource)(nil)
+	_ StampedSource  = (*memSource)(nil)
+)
