@@ -1,0 +1,132 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// A Server serves a mount. Its methods may be called from several goroutines at
+// once.
+type Server struct {
+	fuse       *fuse.Server
+	m          *mount
+	mountpoint string
+	direct     bool // mounted and unmounted by this process, not by fusermount3
+	handed     bool // mounted by somebody else, who gave us /dev/fuse
+
+	// self is what /proc says of the mount, nil where that is not known.
+	self *mountinfo.Info
+}
+
+// Wait returns when the mount is gone and nobody uses it any more. It fails
+// when the kernel ended the connection under a live mount, which is then
+// detached: everything in it would answer ENOTCONN.
+func (s *Server) Wait() error {
+	s.fuse.Wait()
+	s.m.close()
+	left, err := s.mounts()
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	for _, mnt := range left {
+		err = errors.Join(err, s.detach(mnt.Mountpoint))
+	}
+	if err != nil {
+		return fmt.Errorf("the kernel ended the connection to %s, and it cannot be unmounted: %w", s.mountpoint, err)
+	}
+	return fmt.Errorf("the kernel ended the connection to %s, which was unmounted: mount it again", s.mountpoint)
+}
+
+// Unmount unmounts, and fails with EBUSY while something is in use.
+func (s *Server) Unmount() error {
+	if s.handed {
+		return fmt.Errorf("unmount: the mount was made by another program, which alone knows where: use fusermount3 -u")
+	}
+	err := s.fuse.Unmount()
+	if err == nil || errors.Is(err, unix.EINVAL) && !s.mounted() {
+		return nil // EINVAL: somebody else did it
+	}
+	err = fmt.Errorf("unmount %s: %s", s.mountpoint, strings.TrimSpace(err.Error()))
+	if s.mounted() {
+		return fmt.Errorf("%w: %w", err, unix.EBUSY)
+	}
+	return err
+}
+
+// Detach takes the mount out of the tree of names at once. It is served until
+// the last file in it is closed.
+func (s *Server) Detach() error {
+	if s.handed {
+		return s.Unmount()
+	}
+	return s.detach(s.mountpoint)
+}
+
+func (s *Server) detach(path string) error {
+	if s.direct {
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("detach %s: %w", path, err)
+		}
+		return nil
+	}
+	out, err := exec.Command("fusermount3", "-u", "-z", "--", path).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("detach %s: %w: %s", path, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// mounts returns where our file system is mounted in this mount namespace:
+// where we put it, and wherever somebody bound it to.
+func (s *Server) mounts() ([]*mountinfo.Info, error) {
+	if s.self == nil {
+		return nil, nil
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter(Type))
+	if err != nil {
+		return nil, fmt.Errorf("look for %s: %w", s.mountpoint, err)
+	}
+	var ours []*mountinfo.Info
+	for _, mnt := range mounts {
+		if mnt.Major == s.self.Major && mnt.Minor == s.self.Minor {
+			ours = append(ours, mnt)
+		}
+	}
+	return ours, nil
+}
+
+func (s *Server) mounted() bool {
+	mounts, err := s.mounts()
+	return err == nil && len(mounts) > 0
+}
+
+// topMount returns the mount that is seen at path, nil if path is no mount
+// point.
+func topMount(path string) (*mountinfo.Info, error) {
+	mounts, err := mountinfo.GetMounts(func(mnt *mountinfo.Info) (skip, stop bool) {
+		return mnt.Mountpoint != path, false
+	})
+	if err != nil || len(mounts) == 0 {
+		return nil, err
+	}
+	return mounts[len(mounts)-1], nil // it covers the others
+}
+
+// clearFailed removes what a mount that failed halfway has left. before is what
+// was mounted there already.
+func (s *Server) clearFailed(before *mountinfo.Info) {
+	if s.handed {
+		return
+	}
+	now, err := topMount(s.mountpoint)
+	if err != nil || now == nil || now.FSType != Type || before != nil && before.ID == now.ID {
+		return
+	}
+	_ = s.detach(s.mountpoint) // the failure itself is what is reported
+}
