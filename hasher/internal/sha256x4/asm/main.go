@@ -33,7 +33,8 @@ var (
 	t0, t1, t2 = reg.X13, reg.X14, reg.X15
 )
 
-// Tables in read-only memory, which the linker aligns as PADDD and PSHUFB need.
+// Tables in read-only memory. The linker aligns a symbol of 16 bytes or more by
+// at least 16, which PSHUFB needs.
 var k256, reversal Mem
 
 func main() {
