@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"hashfs/hasher/internal/sha256x4"
+
 	"github.com/zeebo/blake3"
 	"golang.org/x/crypto/blake2b"
 	"golang.org/x/crypto/blake2s"
@@ -24,26 +26,30 @@ type Algorithm struct {
 	name string
 	size int // digest bytes
 	new  func() hash.Hash
+
+	// appendSums, where there is one, does what BlockHasher.AppendSums does
+	// faster than a stream can.
+	appendSums func(dst, data []byte, blockSize int) []byte
 }
 
 // The names are blksum's, in the order in which the user is shown them.
 var algorithms = []*Algorithm{
-	{"md5", md5.Size, md5.New},
-	{"sha1", sha1.Size, sha1.New},
-	{"sha224", sha256.Size224, sha256.New224},
-	{"sha256", sha256.Size, sha256.New},
-	{"sha384", sha512.Size384, sha512.New384},
-	{"sha512", sha512.Size, sha512.New},
-	{"sha512-224", sha512.Size224, sha512.New512_224},
-	{"sha512-256", sha512.Size256, sha512.New512_256},
-	{"sha3-224", 28, func() hash.Hash { return sha3.New224() }},
-	{"sha3-256", 32, func() hash.Hash { return sha3.New256() }},
-	{"sha3-384", 48, func() hash.Hash { return sha3.New384() }},
-	{"sha3-512", 64, func() hash.Hash { return sha3.New512() }},
-	{"blake2b512", blake2b.Size, unkeyed(blake2b.New512)},
-	{"blake2b256", blake2b.Size256, unkeyed(blake2b.New256)},
-	{"blake2s256", blake2s.Size, unkeyed(blake2s.New256)},
-	{"blake3", 32, func() hash.Hash { return blake3.New() }},
+	{name: "md5", size: md5.Size, new: md5.New},
+	{name: "sha1", size: sha1.Size, new: sha1.New},
+	{name: "sha224", size: sha256.Size224, new: sha256.New224, appendSums: sha256x4.AppendSums224},
+	{name: "sha256", size: sha256.Size, new: sha256.New, appendSums: sha256x4.AppendSums256},
+	{name: "sha384", size: sha512.Size384, new: sha512.New384},
+	{name: "sha512", size: sha512.Size, new: sha512.New},
+	{name: "sha512-224", size: sha512.Size224, new: sha512.New512_224},
+	{name: "sha512-256", size: sha512.Size256, new: sha512.New512_256},
+	{name: "sha3-224", size: 28, new: func() hash.Hash { return sha3.New224() }},
+	{name: "sha3-256", size: 32, new: func() hash.Hash { return sha3.New256() }},
+	{name: "sha3-384", size: 48, new: func() hash.Hash { return sha3.New384() }},
+	{name: "sha3-512", size: 64, new: func() hash.Hash { return sha3.New512() }},
+	{name: "blake2b512", size: blake2b.Size, new: unkeyed(blake2b.New512)},
+	{name: "blake2b256", size: blake2b.Size256, new: unkeyed(blake2b.New256)},
+	{name: "blake2s256", size: blake2s.Size, new: unkeyed(blake2s.New256)},
+	{name: "blake3", size: 32, new: func() hash.Hash { return blake3.New() }},
 }
 
 // unkeyed turns a constructor of a keyed hash into that of the plain one.
@@ -99,9 +105,9 @@ func (a *Algorithm) Resumable() bool {
 // A BlockHasher computes the digests of consecutive blocks. It is not for
 // concurrent use: make one for each goroutine.
 type BlockHasher struct {
-	blockSize int // bytes
-	size      int // digest bytes
-	stream    hash.Hash
+	algorithm *Algorithm
+	blockSize int       // bytes
+	stream    hash.Hash // nil where the algorithm has appendSums
 }
 
 // NewBlockHasher returns a hasher of blocks of blockSize bytes. It panics
@@ -110,18 +116,28 @@ func (a *Algorithm) NewBlockHasher(blockSize int) *BlockHasher {
 	if blockSize <= 0 {
 		panic(fmt.Sprintf("hasher: block size %d", blockSize))
 	}
-	return &BlockHasher{blockSize: blockSize, size: a.size, stream: a.new()}
+	h := &BlockHasher{algorithm: a, blockSize: blockSize}
+	if a.appendSums == nil {
+		h.stream = a.new()
+	}
+	return h
 }
 
 // AppendSums hashes data as consecutive blocks, of which the last may be
 // shorter, and appends their digests to dst without anything between them.
 // Empty data has no block. It allocates nothing when dst has the capacity.
+//
+// Data of several blocks is worth more than a call a block: sha256 and sha224
+// hash four side by side in little more time than two.
 func (h *BlockHasher) AppendSums(dst, data []byte) []byte {
 	blocks := len(data) / h.blockSize
 	if len(data)%h.blockSize != 0 {
 		blocks++
 	}
-	dst = slices.Grow(dst, blocks*h.size)
+	dst = slices.Grow(dst, blocks*h.algorithm.size)
+	if h.algorithm.appendSums != nil {
+		return h.algorithm.appendSums(dst, data, h.blockSize)
+	}
 	for len(data) > 0 {
 		n := min(h.blockSize, len(data))
 		h.stream.Reset()

@@ -6,13 +6,13 @@ import (
 )
 
 // A pass over the blocks of one request, warm: 4-byte blocks show what a
-// digest costs by itself, large ones what a byte costs. From 1 MiB on a pass
-// is two blocks, the fewest that can be hashed side by side.
+// digest costs by itself, large ones what a byte costs. A pass is four blocks
+// at least, the most that are hashed side by side.
 func BenchmarkAppendSums(b *testing.B) {
 	for _, a := range Algorithms() {
 		for _, bs := range []int{4, 64, 512, 4096, 65536, 1 << 20, 64 << 20} {
 			b.Run(fmt.Sprintf("%s/%d", a.Name(), bs), func(b *testing.B) {
-				n := max(2, min(256, 131072/bs))
+				n := max(4, min(256, 1<<20/bs))
 				data := make([]byte, n*bs)
 				for i := range data {
 					data[i] = byte(i * i >> 8)

@@ -108,12 +108,12 @@ func TestAlgorithm_resume(t *testing.T) {
 }
 
 func TestBlockHasher_equalsStream(t *testing.T) {
-	data := randomBytes(rand.New(rand.NewPCG(3, 4)), 4096+1)
+	data := randomBytes(rand.New(rand.NewPCG(3, 4)), 9*4096+1)
 	for _, a := range Algorithms() {
 		for _, bs := range []int{4, 8, 32, 64, 128, 256, 1024, 4096} {
 			h := a.NewBlockHasher(bs)
 			for _, n := range []int{0, 1, 3, 4, 5, bs - 1, bs, bs + 1, 2*bs - 1, 2 * bs, 2*bs + 1,
-				3 * bs, 3*bs + 2, 4 * bs, 5*bs - 1} {
+				3 * bs, 3*bs + 2, 4 * bs, 5*bs - 1, 7*bs + 3, 9 * bs} {
 				n = min(n, len(data)-1)
 				for align := range 2 {
 					got := h.AppendSums([]byte("before"), data[align:align+n])
