@@ -4,10 +4,10 @@
 // An x86 core with SHA extensions can start a SHA256RNDS2 every second cycle,
 // but each of one message waits four cycles for the one before it. So half of
 // the unit idles; the assembly here fills it with the rounds of other messages.
-// Two would do if they never met in one pipe; four are enough to keep the unit
-// busy however the core deals the instructions out. Measured on an AMD EPYC
-// (family 26), Go 1.26.8, November 2026, for 64 KiB messages, against
-// crypto/sha256: four take 0.52 of its time, two 0.64. What is left over from
+// Two could fill it, but do so only in some runs of the same code, as if they
+// often met in one of two pipes; four always have one that is ready. Measured on
+// an AMD EPYC (family 26), Go 1.26.8, November 2026, for 64 KiB messages, against
+// crypto/sha256: four take 0.53 of its time, two 0.65. What is left over from
 // the fours goes two at a time, and a last one to crypto/sha256.
 //
 // # What callers may rely on
