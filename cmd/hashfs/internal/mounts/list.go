@@ -1,0 +1,131 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+// fsType is what the kernel calls the mounts.
+const fsType = "fuse.hashfs"
+
+// A Mount is one entry of the mount table.
+type Mount struct {
+	Point  string // absolute
+	Source string
+	Hashfs bool // false: of another type, in the way or asked for by mistake
+	bind   bool // shows a part of a file system only
+}
+
+// read returns the table, in its order, without what is mounted over.
+func read(table io.Reader) ([]Mount, error) {
+	infos, err := mountinfo.GetMountsFromReader(table, nil)
+	if err != nil {
+		return nil, fmt.Errorf("mount table: %w", err)
+	}
+	var mounts []Mount
+	for _, i := range infos {
+		m := Mount{Point: i.Mountpoint, Source: i.Source, Hashfs: i.FSType == fsType, bind: i.Root != "/"}
+		// The kernel lists mounts in the order in which they were made.
+		mounts = slices.DeleteFunc(mounts, func(below Mount) bool { return below.Point == m.Point })
+		mounts = append(mounts, m)
+	}
+	return mounts, nil
+}
+
+func table() ([]Mount, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("mount table: %w", err)
+	}
+	defer f.Close()
+	return read(f)
+}
+
+// List returns the hashfs mounts, sorted by their mount points.
+func List() ([]Mount, error) {
+	mounts, err := table()
+	if err != nil {
+		return nil, err
+	}
+	return only(mounts), nil
+}
+
+func only(mounts []Mount) []Mount {
+	mounts = slices.DeleteFunc(mounts, func(m Mount) bool { return !m.Hashfs || m.bind })
+	slices.SortFunc(mounts, func(a, b Mount) int {
+		if a.Point < b.Point {
+			return -1
+		}
+		return 1
+	})
+	return mounts
+}
+
+// At returns the topmost mount on the directory point, which is as Canonical
+// returned it, and whether there is one.
+func At(point string) (Mount, bool, error) {
+	mounts, err := table()
+	if err != nil {
+		return Mount{}, false, err
+	}
+	for _, m := range mounts {
+		if m.Point == point {
+			return m, true, nil
+		}
+	}
+	return Mount{}, false, nil
+}
+
+// maxLinks is how many links in a row Linux follows.
+const maxLinks = 40
+
+// Canonical returns the absolute path of a mount point, links resolved, in
+// the form of the mount table. What is mounted there is not asked anything
+// that could hang: only the directories above it are.
+func Canonical(point string) (string, error) {
+	mounts, err := table()
+	if err != nil {
+		return "", err
+	}
+	for range maxLinks {
+		abs, err := filepath.Abs(point)
+		if err != nil {
+			return "", err
+		}
+		parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
+		if err != nil {
+			return "", bare(err)
+		}
+		path := filepath.Join(parent, filepath.Base(abs))
+		if slices.ContainsFunc(mounts, func(m Mount) bool { return m.Point == path }) {
+			return path, nil
+		}
+		target, err := os.Readlink(path)
+		switch {
+		case errors.Is(err, syscall.EINVAL): // no link
+			return path, nil
+		case err != nil:
+			return "", bare(err)
+		case filepath.IsAbs(target):
+			point = target
+		default:
+			point = filepath.Join(parent, target)
+		}
+	}
+	return "", syscall.ELOOP
+}
+
+// bare takes the operation and the path off an error of package os.
+func bare(err error) error {
+	if pe, ok := errors.AsType[*os.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}
