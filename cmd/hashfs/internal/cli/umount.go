@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"hashfs/cmd/hashfs/internal/mounts"
+)
+
+type umountOptions struct{ lazy bool }
+
+func newUmountCommand() *cobra.Command {
+	o := &umountOptions{}
+	c := &cobra.Command{
+		Use:     "umount [flags] MOUNTPOINT...",
+		Aliases: []string{"unmount"},
+		Short:   "take mounts away",
+		Long: `umount takes hashfs mounts away, also such whose daemon was killed, and nothing else. A mount that is in use is left alone, unless --lazy: then it is detached, and lives until its last file is closed.
+
+Root unmounts by itself; for an ordinary user fusermount3 does it.`,
+		Example: `  hashfs umount /mnt
+  hashfs umount --lazy /mnt`,
+		Args:              arguments(1, -1, "a MOUNTPOINT is needed"),
+		ValidArgsFunction: completeMounts,
+		RunE: func(c *cobra.Command, args []string) error {
+			return runUmount(c.Context(), o, c.ErrOrStderr(), args)
+		},
+	}
+	setUsage(c, "hashfs umount [--lazy] MOUNTPOINT...")
+	c.Flags().BoolVarP(&o.lazy, "lazy", "l", false, "detach now, end with the last open file")
+	return c
+}
+
+func runUmount(ctx context.Context, o *umountOptions, stderr io.Writer, points []string) error {
+	setPath()
+	failed := false
+	for _, point := range points {
+		if err := umount(ctx, point, o.lazy); err != nil {
+			complain(stderr, "%s: %v", point, err)
+			failed = true
+		}
+	}
+	if failed {
+		return statusError(exitFailure)
+	}
+	return nil
+}
+
+func umount(ctx context.Context, point string, lazy bool) error {
+	path, err := mounts.Canonical(point)
+	if err != nil {
+		return err
+	}
+	m, found, err := mounts.At(path)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return errors.New("nothing is mounted here")
+	case !m.Hashfs:
+		return errors.New("not a hashfs mount: umount(8) takes it away")
+	}
+	// A dead mount with a process in it would be busy for ever.
+	if !lazy && errors.Is(mounts.Ping(ctx, path), mounts.ErrDead) {
+		lazy = true
+	}
+	err = mounts.Unmount(ctx, path, lazy)
+	if errors.Is(err, mounts.ErrBusy) {
+		return errors.New("busy: files are open in it, or it is somebody's working directory: close them, or detach it by --lazy")
+	}
+	if err != nil && !lazy {
+		return fmt.Errorf("%w: if it is busy, detach it by --lazy", err)
+	}
+	return err
+}
+
+func completeMounts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	list, err := mounts.List()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var points []string
+	for _, m := range list {
+		points = append(points, m.Point)
+	}
+	return points, cobra.ShellCompDirectiveNoFileComp
+}
