@@ -30,10 +30,12 @@
 //
 // A mutation
 //
-//  1. enters the list, and waits for earlier ones that touch a block which
-//     some moment still lacks (reserve);
+//  1. enters the list;
 //  2. without the mutex, hashes the old blocks that a moment lacks and the
-//     table does not know (capture), again until none is lacking;
+//     table does not know (capture), again until none is lacking. It does so
+//     as a reader does, and so waits for the I/O of others on such a block;
+//     where no moment lacks it, two may write one block at the same time,
+//     since the block size must not slow down a guest;
 //  3. in one critical section fills all overlays, makes its blocks unknown,
 //     drops the checkpoints beyond its first block, spoils the reads that
 //     overlap it, and moves the generation (begin);

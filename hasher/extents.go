@@ -75,7 +75,7 @@ func (im *Image) askMap(ctx context.Context, alone bool) error {
 			defer im.mu.Unlock()
 			im.removeLocked(barrier)
 		}()
-		if err := im.reserve(ctx, barrier); err != nil {
+		if err := im.awaitBarrier(ctx, barrier); err != nil {
 			return err
 		}
 	}

@@ -44,8 +44,11 @@ func newMemSource(size int) *memSource {
 	return m
 }
 
+// modelTick is the granularity of the source's clock.
+const modelTick = 10 * time.Millisecond
+
 func (m *memSource) touchLocked() {
-	now := time.Now().UnixNano()
+	now := time.Now().Truncate(modelTick).UnixNano() + 1
 	m.stamp.MTime, m.stamp.CTime, m.stamp.Size = now, now, int64(len(m.data))
 }
 

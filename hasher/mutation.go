@@ -84,7 +84,7 @@ func (im *Image) prepare(ctx context.Context, off, length int64) (*mutation, err
 	if err != nil {
 		return nil, err
 	}
-	if err = im.reserve(ctx, m); err == nil {
+	if err = im.awaitBarrier(ctx, m); err == nil {
 		for begun := false; err == nil && !begun; {
 			if err = im.capture(ctx, m); err != nil {
 				break
@@ -134,11 +134,9 @@ func (im *Image) removeLocked(m *mutation) {
 	close(m.done)
 }
 
-// reserve waits until no earlier mutation stands in the way.
-func (im *Image) reserve(ctx context.Context, m *mutation) error {
-	if broken(ruleReserve) {
-		return nil
-	}
+// awaitBarrier waits until no earlier barrier stands in the way of m, or, if
+// m is one, no earlier mutation at all.
+func (im *Image) awaitBarrier(ctx context.Context, m *mutation) error {
 	for {
 		im.mu.Lock()
 		o := im.beforeLocked(m)
@@ -154,9 +152,6 @@ func (im *Image) reserve(ctx context.Context, m *mutation) error {
 	}
 }
 
-// beforeLocked returns an earlier mutation that m has to wait for: one that
-// touches a block which some view still lacks. Where no view does, the two
-// may overlap, since a guest's I/O must not be slowed down by the block size.
 func (im *Image) beforeLocked(m *mutation) *mutation {
 	for _, o := range im.mutations {
 		if o == m {
@@ -165,29 +160,8 @@ func (im *Image) beforeLocked(m *mutation) *mutation {
 		if o.barrier || m.barrier {
 			return o
 		}
-		both := span{max(m.lo, o.lo), min(m.hi, o.hi)}
-		if both.lo >= both.hi {
-			continue
-		}
-		for _, v := range im.moments {
-			if v.lackLocked(both) {
-				return o
-			}
-		}
 	}
 	return nil
-}
-
-// lackLocked reports whether the overlay lacks any of the blocks.
-func (m *moment) lackLocked(s span) bool {
-	for b := s.lo; b < s.hi; {
-		k, n := m.overlay.run(b, s.hi-b)
-		if k == heldNot {
-			return true
-		}
-		b += n
-	}
-	return false
 }
 
 // capture sees to it that all views know what the blocks of m are, as far as
@@ -244,10 +218,10 @@ func (m *moment) captureUnknown(ctx context.Context, s span, left *int64) error 
 		var failed *ReadError
 		if errors.As(err, &failed) {
 			w.pos++
-		} else if err != nil && ctx.Err() == nil {
-			return nil // the moment has ended, and needs nothing more
+		} else if ctx.Err() != nil {
+			return ctx.Err()
 		} else if err != nil {
-			return err
+			return nil // the moment has ended, and needs nothing more
 		}
 		if r.zeros == 0 {
 			*left -= (w.pos - b) * int64(m.im.spec.BlockSize)
@@ -308,9 +282,6 @@ func (m *moment) accountLocked() {
 // dropped, reads spoiled. It reports false, and leaves the rest as it is, if
 // some view still lacks a block that nobody knows.
 func (im *Image) beginLocked(m *mutation) bool {
-	if m.barrier {
-		return true
-	}
 	s := span{m.lo, m.hi}
 	if s.hi-s.lo > maxCaptureBlocks {
 		im.endCostlyLocked(s)

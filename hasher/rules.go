@@ -7,7 +7,6 @@ type rule int
 
 const (
 	ruleNone             rule = iota
-	ruleReserve               // overlapping mutations that a view watches go one by one
 	ruleCapture               // old blocks that a view lacks are hashed before a write
 	ruleCaptureAgain          // and looked for again until none is lacking
 	ruleFillOverlays          // what the table knows goes to the overlays

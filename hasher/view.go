@@ -324,7 +324,7 @@ func (m *moment) resume(outer *outerHash) (int64, error) {
 	if !ok {
 		return 0, nil
 	}
-	return p.blocks, restoreState(outer, p.state)
+	return p.blocks, restoreState(outer.Hash, p.state)
 }
 
 // leaveCheckpoint keeps the state of the outer hash after some blocks for

@@ -74,14 +74,10 @@ func (w *walker) stepLocked() (digestRun, <-chan struct{}, error) {
 		return digestRun{}, nil, w.m.ended
 	}
 	w.leavePassedLocked()
-	n := w.end - w.pos
-	if !broken(ruleOverlayFirst) {
-		k, held := w.m.overlay.run(w.pos, n)
-		if k != heldNot {
-			r, err := w.heldLocked(k, held)
-			return r, nil, err
-		}
-		n = held
+	k, n := w.m.overlay.run(w.pos, w.end-w.pos)
+	if k != heldNot && !w.brokenLocked() {
+		r, err := w.heldLocked(k, n)
+		return r, nil, err
 	}
 	if r, ok, err := w.resultLocked(n); ok {
 		return r, nil, err
@@ -98,6 +94,15 @@ func (w *walker) stepLocked() (digestRun, <-chan struct{}, error) {
 	w.ahead = w.pos
 	w.startLocked(w.unfinished() + 1)
 	return digestRun{}, w.coveredLocked(), nil
+}
+
+// brokenLocked reports whether a test wants the table to win over the overlay.
+func (w *walker) brokenLocked() bool {
+	if !broken(ruleOverlayFirst) {
+		return false
+	}
+	s, _ := w.im.table.Run(w.pos, 1)
+	return s == blockcache.Zero || s == blockcache.Data
 }
 
 // fits bounds a number of blocks to what buf takes, and to the distance of
