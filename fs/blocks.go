@@ -99,12 +99,8 @@ type block struct {
 }
 
 func (d *imageDir) openBlock(ctx context.Context, f *file, off int64) (reader, error) {
-	g, err := d.Image.Image.Refresh(ctx)
-	if err != nil {
+	if _, err := f.current(ctx); err != nil {
 		return nil, err
-	}
-	if g.Resizes != f.resizes {
-		return nil, hasher.ErrStale
 	}
 	return &block{d.Image.Image, off, f.size}, nil
 }

@@ -24,15 +24,11 @@ func hexLine(digest []byte) text {
 	return append(hex.AppendEncode(nil, digest), '\n')
 }
 
-// openView opens a view of the image that f is a file of. The view may be of a
-// later one: then the name leads to another file by now.
+// openView opens a view of the image that f is a file of.
 func (d *imageDir) openView(ctx context.Context, f *file) (*hasher.View, error) {
-	g, err := d.Image.Image.Refresh(ctx)
+	g, err := f.current(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if g.Resizes != f.resizes {
-		return nil, hasher.ErrStale
 	}
 	v, err := d.Image.Image.OpenView(ctx)
 	if err != nil {

@@ -43,6 +43,16 @@ func (f *file) enter(ctx context.Context, dir *fusefs.Inode, g hasher.Geometry, 
 	})
 }
 
+// current returns the geometry of the image, or hasher.ErrStale when that is of
+// another length than the one that f is a file of.
+func (f *file) current(ctx context.Context) (hasher.Geometry, error) {
+	g, err := f.d.Image.Image.Refresh(ctx)
+	if err == nil && g.Resizes != f.resizes {
+		err = hasher.ErrStale
+	}
+	return g, err
+}
+
 func (f *file) setAttr(out *fuse.Attr, g hasher.Geometry) {
 	changed := f.d.changed(g)
 	if f.live != nil {

@@ -164,24 +164,33 @@ func (s *Server) fuseOptions(o *Options) *fuse.MountOptions {
 	}
 }
 
-// start mounts m and serves it.
-func (s *Server) start(m *mount) error {
-	opts := s.fuseOptions(&m.o)
+// serve builds the tree of m, and what answers the kernel's requests to it.
+func (m *mount) serve(opts *fuse.MountOptions) *front {
 	// The timeouts are left out, that is zero: go-fuse would take a zero of
 	// a single answer for "as the mount", and the kernel rounds the smallest
 	// other one up to a tick of its clock.
-	inner := fusefs.NewNodeFS(&rootDir{dirNode: dirNode{node{m: m}}}, &fusefs.Options{
+	inner := fusefs.NewNodeFS(&rootDir{dirNode{node{m: m}}}, &fusefs.Options{
 		MountOptions:    *opts,
 		NullPermissions: true,
 		RootStableAttr:  &fusefs.StableAttr{Ino: rootIno},
 		Logger:          opts.Logger,
 	})
-	before, _ := topMount(s.mountpoint)
 	m.front = &front{RawFileSystem: inner, m: m}
-	server, err := fuse.NewServer(m.front, s.mountpoint, opts)
+	return m.front
+}
+
+// start mounts m and serves it.
+func (s *Server) start(m *mount) error {
+	opts := s.fuseOptions(&m.o)
+	front := m.serve(opts)
+	before, _ := topMount(s.mountpoint)
+	server, err := fuse.NewServer(front, s.mountpoint, opts)
 	if err != nil {
 		s.clearFailed(before)
-		return fmt.Errorf("%s", strings.TrimSpace(err.Error())) // go-fuse ends some with a newline
+		if s.direct {
+			return err // the kernel's
+		}
+		return errors.New(oneLine(err.Error())) // go-fuse's, with a newline
 	}
 	s.fuse, s.m = server, m
 	m.server = server

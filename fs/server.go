@@ -46,17 +46,21 @@ func (s *Server) Wait() error {
 // Unmount unmounts, and fails with EBUSY while something is in use.
 func (s *Server) Unmount() error {
 	if s.handed {
-		return fmt.Errorf("unmount: the mount was made by another program, which alone knows where: use fusermount3 -u")
+		return errors.New("unmount: another program made the mount, and alone knows where: use fusermount3 -u")
 	}
 	err := s.fuse.Unmount()
 	if err == nil || errors.Is(err, unix.EINVAL) && !s.mounted() {
 		return nil // EINVAL: somebody else did it
 	}
-	err = fmt.Errorf("unmount %s: %s", s.mountpoint, strings.TrimSpace(err.Error()))
-	if s.mounted() {
-		return fmt.Errorf("%w: %w", err, unix.EBUSY)
+	if s.direct {
+		return fmt.Errorf("unmount %s: %w", s.mountpoint, err)
 	}
-	return err
+	// fusermount3 tells why in words only, which are for people.
+	text := oneLine(err.Error())
+	if s.mounted() {
+		return fmt.Errorf("unmount %s: %s: %w", s.mountpoint, text, unix.EBUSY)
+	}
+	return fmt.Errorf("unmount %s: %s", s.mountpoint, text)
 }
 
 // Detach takes the mount out of the tree of names at once. It is served until
@@ -75,12 +79,19 @@ func (s *Server) detach(path string) error {
 		}
 		return nil
 	}
-	out, err := exec.Command("fusermount3", "-u", "-z", "--", path).CombinedOutput()
+	helper, err := exec.LookPath("fusermount3")
 	if err != nil {
-		return fmt.Errorf("detach %s: %w: %s", path, err, strings.TrimSpace(string(out)))
+		helper = "/bin/fusermount3" // mount(8) starts us without a PATH
+	}
+	out, err := exec.Command(helper, "-u", "-z", "--", path).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("detach %s: %w: %s", path, err, oneLine(string(out)))
 	}
 	return nil
 }
+
+// oneLine makes a line of what another program said.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // mounts returns where our file system is mounted in this mount namespace:
 // where we put it, and wherever somebody bound it to.

@@ -67,6 +67,9 @@ func (s *sumsDir) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (
 		resizes: g.Resizes,
 		size:    int64(2*a.Size() + 1),
 		open: func(ctx context.Context, f *file) (reader, error) {
+			if _, err := f.current(ctx); err != nil {
+				return nil, err
+			}
 			compute := func(ctx context.Context) (text, error) {
 				sum, err := s.d.Image.Image.PlainSum(ctx, a)
 				if err != nil {
