@@ -458,12 +458,11 @@ func TestModel_atFullSpeed(t *testing.T) {
 		cfg := configFor(seed)
 		cfg.actors *= 2
 		pool := NewPool(2)
-		var n uint64
 		var mu sync.Mutex
 		rng := rand.New(rand.NewPCG(seed, 3))
 		park := func(string) {
 			mu.Lock()
-			n = rng.Uint64()
+			n := rng.Uint64()
 			mu.Unlock()
 			if n%64 == 0 {
 				time.Sleep(time.Microsecond)
