@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"sync/atomic"
 	"syscall"
 
 	fusefs "github.com/hanwen/go-fuse/v2/fs"
@@ -21,6 +22,9 @@ type file struct {
 	resizes uint64    // of the image that this file belongs to
 	size    int64     // bytes
 	live    *liveTime // nil for one that changes with its image
+
+	// looked is when a map was last looked up, in nanoseconds since 1970.
+	looked atomic.Int64
 
 	// open returns the content. It fails with hasher.ErrStale when that is
 	// not what the size is of.

@@ -84,10 +84,13 @@ func (h *imageHandle) Write(ctx context.Context, data []byte, off int64) (uint32
 func (h *imageHandle) Allocate(ctx context.Context, off, size uint64, mode uint32) syscall.Errno {
 	ctx, cancel, errno := h.begin(ctx, "allocate")
 	defer cancel()
-	end := h.image().Status().Size
-	start, length, errno1 := clip(off, size, end, mode&unix.FALLOC_FL_KEEP_SIZE != 0)
-	if errno1 != 0 {
-		return errno1
+	g, err := h.image().Refresh(ctx)
+	if err != nil {
+		return errno(err)
+	}
+	start, length, refused := clip(off, size, g.Size, mode&unix.FALLOC_FL_KEEP_SIZE != 0)
+	if refused != 0 {
+		return refused
 	}
 	switch mode &^ unix.FALLOC_FL_KEEP_SIZE {
 	case 0:
@@ -158,12 +161,16 @@ func (h *imageHandle) Lseek(ctx context.Context, off uint64, whence uint32) (uin
 	}
 	ctx, cancel, errno := h.begin(ctx, "seek in")
 	defer cancel()
-	end := h.image().Status().Size
+	g, err := h.image().Refresh(ctx)
+	if err != nil {
+		return 0, errno(err)
+	}
+	end := g.Size
 	if off >= uint64(end) {
 		return 0, syscall.ENXIO
 	}
 	found := int64(-1)
-	err := h.image().Extents(ctx, int64(off), end-int64(off), func(e hasher.Extent) bool {
+	err = h.image().Extents(ctx, int64(off), end-int64(off), func(e hasher.Extent) bool {
 		if e.Zero() == (whence == unix.SEEK_HOLE) {
 			found = e.Offset
 		}

@@ -102,17 +102,16 @@ func (format mapFormat) render(m *hasher.Map, size int64) text {
 	return t
 }
 
-// mapping is what is known of an image's map.
+// mapping is what is known of an image's map as it was last looked up.
 type mapping struct {
-	serial     uint64 // of the map that was last looked up, 0 is none
+	serial     uint64 // 0 is none yet
 	text, json int64  // its sizes in bytes
-	at         time.Time
 }
 
 // mapGrace is for how long after its lookup a map may be opened that was
 // overtaken since. The two are parts of one open(2), and an image that is
 // written to without a pause would never be caught between them. An open
-// without a lookup (of /proc/self/fd/N) is not of a moment, and far later.
+// without a lookup (of /proc/self/fd/N) is another moment's, and far later.
 const mapGrace = 100 * time.Millisecond
 
 // lookupMap answers a lookup of map or map.json, whose inode is the map's own:
@@ -122,47 +121,54 @@ func (d *imageDir) lookupMap(ctx context.Context, name string, out *fuse.EntryOu
 	if err != nil {
 		return nil, d.m.fail(ctx, d, "look up "+name, err)
 	}
-	asJSON := mapJSON(d.Format == "raw")
-	d.mu.Lock()
-	known := d.mapping
-	d.mu.Unlock()
-	if known.serial != m.Serial || known.at.IsZero() {
-		known = mapping{m.Serial, mapFormat(mapText).renderedSize(m), asJSON.renderedSize(m), time.Time{}}
-	}
-	known.at = time.Now()
-	d.mu.Lock()
-	d.mapping = known
-	d.mu.Unlock()
-
-	f := &file{node: node{m: d.m}, d: d, name: name, kind: kindMap, version: m.Serial, size: known.text}
+	sizes := d.measure(m)
+	f := &file{node: node{m: d.m}, d: d, name: name, kind: kindMap, version: m.Serial, size: sizes.text}
 	format := mapFormat(mapText)
 	if name == "map.json" {
-		f.kind, f.size, format = kindMapJSON, known.json, asJSON
+		f.kind, f.size, format = kindMapJSON, sizes.json, d.mapJSON()
 	}
 	f.open = func(ctx context.Context, f *file) (reader, error) {
-		if err := d.checkMap(ctx, m); err != nil {
+		if err := f.checkMap(ctx); err != nil {
 			return nil, err
 		}
 		return format.render(m, f.size), nil
 	}
+	if child := d.GetChild(name); child != nil {
+		if old := child.Operations().(*file); old.version == f.version {
+			f = old
+		}
+	}
+	f.looked.Store(time.Now().UnixNano())
 	return f.enter(ctx, &d.Inode, d.Image.Image.Status().Geometry, out), 0
 }
 
-// checkMap fails with hasher.ErrStale when m is not what an open of the map may
-// show.
-func (d *imageDir) checkMap(ctx context.Context, m *hasher.Map) error {
+func (d *imageDir) mapJSON() mapFormat { return mapJSON(d.Format == "raw") }
+
+// measure returns the sizes of m. They are kept: to stat the map of a
+// fragmented image again and again shall not render it each time.
+func (d *imageDir) measure(m *hasher.Map) mapping {
 	d.mu.Lock()
 	known := d.mapping
 	d.mu.Unlock()
-	if known.serial == m.Serial && time.Since(known.at) < mapGrace {
+	if known.serial == m.Serial {
+		return known
+	}
+	known = mapping{m.Serial, mapFormat(mapText).renderedSize(m), d.mapJSON().renderedSize(m)}
+	d.mu.Lock()
+	d.mapping = known
+	d.mu.Unlock()
+	return known
+}
+
+// checkMap fails with hasher.ErrStale when the map of f is not what an open of
+// now may show.
+func (f *file) checkMap(ctx context.Context) error {
+	if time.Since(time.Unix(0, f.looked.Load())) < mapGrace {
 		return nil
 	}
-	now, err := d.Image.Image.Map(ctx)
-	if err != nil {
-		return err
+	now, err := f.d.Image.Image.Map(ctx)
+	if err == nil && now.Serial != f.version {
+		err = hasher.ErrStale
 	}
-	if now.Serial != m.Serial {
-		return hasher.ErrStale
-	}
-	return nil
+	return err
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	fusefs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -77,12 +79,26 @@ func (o *Options) check(images []*Image) error {
 	}
 	seen := map[string]*Image{}
 	for _, im := range images {
+		if !nameOK(im.Name) {
+			return fmt.Errorf("%s cannot be called %q: name it with NAME=", im.Source, im.Name)
+		}
 		if other := seen[im.Name]; other != nil {
 			return fmt.Errorf("%s and %s would both be %s: name one of them with NAME=", other.Source, im.Source, im.Name)
 		}
 		seen[im.Name] = im
 	}
 	return nil
+}
+
+// nameOK reports whether an image's directory can have that name.
+func nameOK(name string) bool {
+	switch name {
+	case "", ".", "..", controlName, tagName:
+		return false
+	}
+	return utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '/' || unicode.IsControl(r)
+	})
 }
 
 // Mount mounts images and returns when the mount is usable. The images and the

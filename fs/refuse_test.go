@@ -130,6 +130,11 @@ func TestOptions_check(t *testing.T) {
 		{"open to the world", Options{Mode: ptr(uint32(0o644))}, images, false},
 		{"executable", Options{Mode: ptr(uint32(0o700))}, images, false},
 		{"an option that hangs", Options{MountOptions: []string{"noexec", "auto_unmount"}}, images, false},
+		{"the name of our own directory", Options{}, []*Image{{Name: ".hashfs"}}, false},
+		{"the name of our own file", Options{}, []*Image{{Name: "CACHEDIR.TAG"}}, false},
+		{"a name with a newline", Options{}, []*Image{{Name: "a\nb"}}, false},
+		{"a path for a name", Options{}, []*Image{{Name: "a/b"}}, false},
+		{"no name", Options{}, []*Image{{}}, false},
 		{"one name twice", Options{}, append(images, &Image{Name: "a", Source: "y/a.raw"}), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

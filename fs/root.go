@@ -15,6 +15,8 @@ const cacheTag = `Signature: 8a477f597d28d172789f06886806bc55
 # What hashfs shows here is computed from the images that it serves.
 `
 
+const tagName = "CACHEDIR.TAG"
+
 // controlName is the directory of the mount itself. No image has that name.
 const controlName = ".hashfs"
 
@@ -37,7 +39,7 @@ func (r *rootDir) OnAdd(ctx context.Context) {
 		r.AddChild(d.Name, r.NewPersistentInode(ctx, d, dirAttr(ino(d.index, kindDir, 0))), false)
 		d.addChildren(ctx)
 	}
-	tag := &staticFile{node: node{m: m}, name: "CACHEDIR.TAG", size: len(cacheTag), render: constant(cacheTag)}
+	tag := &staticFile{node: node{m: m}, name: tagName, size: len(cacheTag), render: constant(cacheTag)}
 	r.addFile(ctx, tag, tagIno)
 
 	control := &controlDir{dirNode{node{m: m}}}
@@ -60,7 +62,7 @@ func (r *rootDir) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (
 }
 
 func (r *rootDir) Getattr(ctx context.Context, f fusefs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	setDirAttr(&out.Attr, r.m.owner(), r.m.dirMode(), len(r.m.images)+1, r.m.started)
+	setDirAttr(&out.Attr, r.m.own, r.m.dirMode(), len(r.m.images)+1, r.m.started)
 	return 0
 }
 
@@ -70,22 +72,22 @@ func (r *rootDir) Readdir(ctx context.Context) (fusefs.DirStream, syscall.Errno)
 		entries = append(entries, fuse.DirEntry{Name: d.Name, Mode: fuse.S_IFDIR, Ino: ino(d.index, kindDir, 0)})
 	}
 	return r.stream(append(entries,
-		fuse.DirEntry{Name: "CACHEDIR.TAG", Mode: fuse.S_IFREG, Ino: tagIno},
+		fuse.DirEntry{Name: tagName, Mode: fuse.S_IFREG, Ino: tagIno},
 		fuse.DirEntry{Name: controlName, Mode: fuse.S_IFDIR, Ino: controlIno})), 0
 }
 
-// owner returns who the root and the mount's own files belong to: the owner of
-// all images if that is one, who could not come to them otherwise.
-func (m *mount) owner() owner {
-	own := m.ownerOf(nil)
+// commonOwner returns who the root and the mount's own files belong to: the
+// owner of all images if that is one, who could not come to them otherwise.
+func (m *mount) commonOwner() owner {
+	common := m.ownerOf(nil)
 	for i, d := range m.images {
 		o := d.owner()
-		if i > 0 && o != own {
+		if i > 0 && o != common {
 			return m.ownerOf(nil)
 		}
-		own = o
+		common = o
 	}
-	return own
+	return common
 }
 
 // controlDir is the directory .hashfs.
@@ -104,7 +106,7 @@ func (c *controlDir) Lookup(ctx context.Context, name string, out *fuse.EntryOut
 }
 
 func (c *controlDir) Getattr(ctx context.Context, f fusefs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	setDirAttr(&out.Attr, c.m.owner(), c.m.dirMode(), 0, c.m.started)
+	setDirAttr(&out.Attr, c.m.own, c.m.dirMode(), 0, c.m.started)
 	return 0
 }
 
@@ -138,7 +140,7 @@ func (f *staticFile) Getattr(ctx context.Context, fh fusefs.FileHandle, out *fus
 	if f.live != nil {
 		changed = f.live.get()
 	}
-	setAttr(&out.Attr, f.m.owner(), f.m.fileMode(), int64(f.size), changed)
+	setAttr(&out.Attr, f.m.own, f.m.fileMode(), int64(f.size), changed)
 	return 0
 }
 

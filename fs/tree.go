@@ -24,6 +24,7 @@ type mount struct {
 	images  []*imageDir
 	started time.Time
 	epoch   string // differs between any two mounts
+	own     owner  // of what belongs to no image
 	metrics *metrics
 	forget  *forgetter
 	front   *front
@@ -55,6 +56,7 @@ func newMount(images []*Image, o Options) (*mount, error) {
 		}
 		m.images = append(m.images, d)
 	}
+	m.own = m.commonOwner()
 	var err error
 	m.metrics, err = newMetrics(m)
 	return m, err
