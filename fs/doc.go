@@ -21,8 +21,8 @@
 // Everything that would change a name, an owner, a mode, a time or a size: with
 // EPERM, and opening for writing with EROFS (the image of a read-only source)
 // or EACCES (all other files). The size of an image is that of its source.
-// ENOSYS is never an answer, since the kernel takes it for the whole mount and
-// for good.
+// There are no extended attributes. Nothing here answers ENOSYS, which the kernel
+// takes for the whole mount and for good; go-fuse does so for attributes.
 //
 // # Locks
 //
