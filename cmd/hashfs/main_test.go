@@ -32,7 +32,8 @@ func program(t *testing.T, dir string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = "hashfs"
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), runMain+"=1", "NOTIFY_SOCKET=")
+	// Programs built with -race would otherwise sleep a second as they end.
+	cmd.Env = append(os.Environ(), runMain+"=1", "NOTIFY_SOCKET=", "GORACE=atexit_sleep_ms=0")
 	cmd.WaitDelay = time.Minute
 	return cmd
 }

@@ -97,6 +97,7 @@ func wrap(text string) string {
 // Manual adds to the description of each command what help says besides, as
 // sections of its man page: cobra's generator has no other place for it.
 func Manual(c *cobra.Command) {
+	c.Long = markdown(c.Long)
 	if lines := c.Annotations[usageKey]; lines != "" {
 		c.Long += "\n\n# USAGE\n\n" + indent(lines)
 	}
@@ -104,6 +105,19 @@ func Manual(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		Manual(sub)
 	}
+}
+
+// markdown makes text what Markdown shows as help does.
+func markdown(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, " ") {
+			b.WriteString("    " + line)
+		} else {
+			b.WriteString(strings.ReplaceAll(line, `\`, `\\`))
+		}
+	}
+	return b.String()
 }
 
 // indent makes lines what Markdown leaves as it is.

@@ -146,7 +146,7 @@ func (r *running) run() error {
 		case err := <-ended:
 			if err != nil {
 				r.log.Error("the mount was cut off", "mountpoint", r.point, "error", err)
-				return fmt.Errorf("%s: the mount was cut off: %w", r.point, err)
+				return fmt.Errorf("the mount was cut off: %w", err)
 			}
 			r.log.Info("unmounted", "mountpoint", r.point)
 			return nil

@@ -70,7 +70,7 @@ func command(t *testing.T, role string) (cmd *exec.Cmd, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "pid")
 	cmd = exec.Command("/proc/self/exe", file)
-	cmd.Env = append(os.Environ(), roleEnv+"="+role)
+	cmd.Env = append(os.Environ(), roleEnv+"="+role, "GORACE=atexit_sleep_ms=0")
 	return cmd, file
 }
 

@@ -50,7 +50,6 @@ func generate(man, completions, version string) error {
 	root.DisableAutoGenTag = true // it holds a date
 	cli.Manual(root)
 	return doc.GenManTree(root, &doc.GenManHeader{
-		Title:   "HASHFS",
 		Section: "1",
 		Source:  "hashfs " + version,
 		Manual:  "User Commands",

@@ -40,6 +40,9 @@ func TestGenerate(t *testing.T) {
 			t.Errorf("%s does not name the version", name)
 		}
 	}
+	if !strings.Contains(files["hashfs-sum.1"], `written with \\n, \\r and \\\\, and`) {
+		t.Error("hashfs-sum.1 has lost backslashes")
+	}
 	for _, name := range []string{"hashfs.bash", "_hashfs", "hashfs.fish"} {
 		if !strings.Contains(files[name], "hashfs") {
 			t.Errorf("no completion %s", name)
