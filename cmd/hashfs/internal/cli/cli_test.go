@@ -231,6 +231,7 @@ func TestCacheLimit(t *testing.T) {
 		warning string
 	}{
 		{"what is needed", sizeValue{}, 100 << 20, 1 << 30, 100 << 20, ""},
+		{"what is needed, in fractions of a byte", sizeValue{}, 100<<20 + 0.2, 1 << 30, 100<<20 + 1, ""},
 		{"floor", sizeValue{}, 1 << 20, 1 << 30, cacheFloor, ""},
 		{"a quarter of the memory", sizeValue{}, 1 << 30, 1 << 30, 256 << 20,
 			"a quarter of the memory is 256.0 MiB, and the digests of all images need 1.0 GiB: some blocks will be hashed again and again"},

@@ -140,7 +140,7 @@ func cacheLimit(given sizeValue, needed float64, memory int64) (limit int64, too
 	limit = given.bytes
 	what := "--cache-size"
 	if !given.given {
-		limit = int64(min(max(needed, cacheFloor), float64(memory/4)))
+		limit = int64(math.Ceil(min(max(needed, cacheFloor), float64(memory/4))))
 		what = "a quarter of the memory"
 	}
 	if float64(limit) < needed {
