@@ -57,22 +57,26 @@ func writeImage(t testing.TB, path string, data []byte) {
 // writeSparse writes an image of size bytes that is a hole but for the pieces.
 func writeSparse(t testing.TB, path string, size int64, pieces ...piece) {
 	t.Helper()
+	if err := writePieces(path, size, pieces); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writePieces(path string, size int64, pieces []piece) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer f.Close()
 	if err := f.Truncate(size); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	for _, p := range pieces {
 		if _, err := f.WriteAt(p.data, p.offset); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	return f.Close()
 }
 
 // algorithm is a digest as the tests compute it.
