@@ -64,6 +64,22 @@ func (f *File) Stamp() (hasher.Stamp, error) {
 	}, nil
 }
 
+// AwaitWriters waits for a write(2) under way: it takes the inode's lock for a
+// moment, as such a write holds it all along. On ext4, tmpfs and btrfs a seek
+// for data takes it, on xfs a read does. Direct writes share the lock on some
+// file systems and are not waited for there.
+func (f *File) AwaitWriters() error {
+	h, err := f.acquire()
+	if err != nil {
+		return err
+	}
+	defer f.release(h)
+	// What they answer does not matter, an error least of all.
+	_, _ = h.seek(0, unix.SEEK_DATA)
+	_, _ = h.file.ReadAt(make([]byte, 1), 0)
+	return nil
+}
+
 // Replaced reports whether a Stamp found that the name of a writable image no
 // longer leads to the file that is written, but elsewhere or nowhere: what is
 // written can then no longer be reached by that name. Once true it stays so.

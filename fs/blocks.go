@@ -56,7 +56,7 @@ var (
 )
 
 func (b *blocksDir) Getattr(ctx context.Context, f fusefs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	setDirAttr(&out.Attr, b.d.owner(), b.m.dirMode(), 0, b.d.changed(b.d.Image.Image.Status().Geometry))
+	setDirAttr(&out.Attr, b.d.owner(), b.m.dirMode(), 0, b.d.changed(b.d.Image.Image.Geometry()))
 	return 0
 }
 

@@ -75,7 +75,7 @@ var listed = []struct {
 }
 
 func (d *imageDir) Readdir(ctx context.Context) (fusefs.DirStream, syscall.Errno) {
-	resizes := d.Image.Image.Status().Resizes
+	resizes := d.Image.Image.Geometry().Resizes
 	d.mu.Lock()
 	serial, backing := d.mapping.serial, d.backing.version
 	d.mu.Unlock()
@@ -98,7 +98,7 @@ func (d *imageDir) Readdir(ctx context.Context) (fusefs.DirStream, syscall.Errno
 }
 
 func (d *imageDir) Getattr(ctx context.Context, f fusefs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	setDirAttr(&out.Attr, d.owner(), d.m.dirMode(), 2, d.changed(d.Image.Image.Status().Geometry))
+	setDirAttr(&out.Attr, d.owner(), d.m.dirMode(), 2, d.changed(d.Image.Image.Geometry()))
 	return 0
 }
 
@@ -116,7 +116,7 @@ func (d *imageDir) Lookup(ctx context.Context, name string, out *fuse.EntryOut) 
 	g, err := d.Image.Image.Refresh(ctx)
 	if name == "info.json" {
 		// This is where one looks for the reason of what went wrong.
-		g = d.Image.Image.Status().Geometry
+		g = d.Image.Image.Geometry()
 	} else if err != nil {
 		return nil, d.m.fail(ctx, d, "look up "+name, err)
 	}

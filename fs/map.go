@@ -139,7 +139,7 @@ func (d *imageDir) lookupMap(ctx context.Context, name string, out *fuse.EntryOu
 		}
 	}
 	f.looked.Store(time.Now().UnixNano())
-	return f.enter(ctx, &d.Inode, d.Image.Image.Status().Geometry, out), 0
+	return f.enter(ctx, &d.Inode, d.Image.Image.Geometry(), out), 0
 }
 
 func (d *imageDir) mapJSON() mapFormat { return mapJSON(d.Format == "raw") }

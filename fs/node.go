@@ -27,7 +27,7 @@ func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	const unit = 4096
 	var bytes uint64
 	for _, d := range n.m.images {
-		bytes += uint64(d.Image.Image.Status().Size)
+		bytes += uint64(d.Image.Image.Geometry().Size)
 	}
 	*out = fuse.StatfsOut{
 		Bsize:   unit,

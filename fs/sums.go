@@ -25,12 +25,12 @@ var (
 )
 
 func (s *sumsDir) Getattr(ctx context.Context, f fusefs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	setDirAttr(&out.Attr, s.d.owner(), s.m.dirMode(), 0, s.d.changed(s.d.Image.Image.Status().Geometry))
+	setDirAttr(&out.Attr, s.d.owner(), s.m.dirMode(), 0, s.d.changed(s.d.Image.Image.Geometry()))
 	return 0
 }
 
 func (s *sumsDir) Readdir(ctx context.Context) (fusefs.DirStream, syscall.Errno) {
-	resizes := s.d.Image.Image.Status().Resizes
+	resizes := s.d.Image.Image.Geometry().Resizes
 	var entries []fuse.DirEntry
 	for _, a := range s.d.Image.Image.PlainSums() {
 		entries = append(entries, fuse.DirEntry{

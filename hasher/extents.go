@@ -18,7 +18,7 @@ type Map struct {
 type extentMap struct {
 	era, generation uint64
 	m               *Map // nil: none yet
-	task            *task
+	task            *taskFor[*Map]
 }
 
 // Extents gives the extents of [off, off+length) as they are now, like
@@ -41,30 +41,30 @@ func (im *Image) Extents(ctx context.Context, off, length int64, yield func(Exte
 // image changed since it was asked last. If writes keep changing the image
 // meanwhile, they are held up for the last try.
 func (im *Image) Map(ctx context.Context) (*Map, error) {
-	for try := range settleTries + 1 {
+	for try := range settleTries {
 		if err := im.settle(ctx); err != nil {
 			return nil, err
 		}
 		im.mu.Lock()
-		if em := im.extentMap; em.m != nil && em.era == im.era && em.generation == im.generation {
-			im.mu.Unlock()
+		em, size := im.extentMap, im.size
+		known := em.m != nil && em.era == im.era && em.generation == im.generation
+		im.mu.Unlock()
+		if known {
 			return em.m, nil
 		}
-		im.mu.Unlock()
-		alone := try == settleTries
-		_, err := im.share(ctx, &im.extentMap.task, "map", im.src.Size(), func(ctx context.Context, t *task) ([]byte, error) {
-			return nil, im.askMap(ctx, alone)
+		m, err := share(ctx, im, &im.extentMap.task, "map", size, func(ctx context.Context, t *task) (*Map, error) {
+			return im.askMap(ctx, try == settleTries-1)
 		})
-		if err != nil {
-			return nil, err
+		if m != nil || err != nil {
+			return m, err
 		}
 	}
 	return nil, ErrBusy
 }
 
-// askMap asks the source for all extents, and keeps them as the map if the
-// image did not change meanwhile. With alone, it keeps mutations away.
-func (im *Image) askMap(ctx context.Context, alone bool) error {
+// askMap asks the source for all extents. It returns nil if the image changed
+// meanwhile. With alone, it keeps mutations away.
+func (im *Image) askMap(ctx context.Context, alone bool) (*Map, error) {
 	if alone {
 		barrier := &mutation{barrier: true, done: make(chan struct{})}
 		im.mu.Lock()
@@ -76,7 +76,7 @@ func (im *Image) askMap(ctx context.Context, alone bool) error {
 			im.removeLocked(barrier)
 		}()
 		if err := im.awaitBarrier(ctx, barrier); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	im.mu.Lock()
@@ -98,12 +98,12 @@ func (im *Image) askMap(ctx context.Context, alone bool) error {
 		err = im.check()
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if im.era != era || im.generation != generation || writing {
-		return nil
+		return nil, nil
 	}
 	old := im.extentMap.m
 	switch {
@@ -115,5 +115,5 @@ func (im *Image) askMap(ctx context.Context, alone bool) error {
 		m.Serial = old.Serial + 1
 	}
 	im.extentMap.m, im.extentMap.era, im.extentMap.generation = m, era, generation
-	return nil
+	return m, nil
 }

@@ -204,6 +204,13 @@ type Geometry struct {
 	Resizes    uint64    // moves when Size changed
 }
 
+// Geometry returns what is known without a look at the source.
+func (im *Image) Geometry() Geometry {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	return im.geometryLocked()
+}
+
 // Refresh looks whether the source was changed from outside, and returns the
 // geometry. It never reads or hashes data.
 func (im *Image) Refresh(ctx context.Context) (Geometry, error) {

@@ -24,6 +24,8 @@ type memSource struct {
 	reads   int64 // bytes
 	calls   int   // of ReadAt
 	asked   int   // calls of Extents
+
+	changing bool // somebody else's write is under way
 	// written is called with mu held when a write or zero has ended, whole
 	// or not.
 	written func(off, n int64)
@@ -65,6 +67,18 @@ func (m *memSource) Stamp() (Stamp, error) {
 	defer m.mu.Unlock()
 	m.stamp.Size = int64(len(m.data))
 	return m.stamp, nil
+}
+
+func (m *memSource) AwaitWriters() error {
+	for {
+		m.mu.Lock()
+		changing := m.changing
+		m.mu.Unlock()
+		if !changing {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // halves calls f for the two halves of a range, with a break before, between
@@ -190,6 +204,7 @@ func (m *memSource) Extents(_ context.Context, off, length int64, yield func(Ext
 func (m *memSource) change(p []byte, off int64) {
 	m.mu.Lock()
 	m.touchLocked()
+	m.changing = true
 	m.mu.Unlock()
 	m.halves("outside", off, int64(len(p)), func(at, n int64) bool {
 		copy(m.data[at:at+n], p[at-off:])
@@ -198,6 +213,7 @@ func (m *memSource) change(p []byte, off int64) {
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.changing = false
 	m.written(off, int64(len(p)))
 }
 

@@ -24,7 +24,7 @@ var ruleNames = map[rule]string{
 	rulePublishUnspoiled: "publish unspoiled", ruleOverlayFirst: "overlay first",
 	ruleExtentIsRead: "extent is read", ruleResumeBelow: "resume below", rulePublishBelow: "publish below",
 	ruleNewMoment: "new moment", ruleZeroAlone: "zero alone", rulePermanentFailure: "permanent failure",
-	ruleCheckStamp: "check stamp", ruleSettle: "settle",
+	ruleCheckStamp: "check stamp", ruleSettle: "settle", ruleAwaitWriters: "await writers",
 }
 
 // TestMutants breaks each rule in turn, and wants the scheduled model test to

@@ -11,7 +11,7 @@ import (
 type plainSum struct {
 	generation uint64
 	sum        []byte // nil: not known
-	task       *task
+	task       *taskFor[[]byte]
 }
 
 // errMoved: the image changed under a pass over its bytes.
@@ -39,7 +39,7 @@ func (im *Image) PlainSum(ctx context.Context, a *Algorithm) ([]byte, error) {
 	if sum != nil {
 		return sum, nil
 	}
-	return im.share(ctx, &p.task, "sums/"+a.Name(), size, func(ctx context.Context, t *task) ([]byte, error) {
+	return share(ctx, im, &p.task, "sums/"+a.Name(), size, func(ctx context.Context, t *task) ([]byte, error) {
 		for range settleTries {
 			if err := im.settle(ctx); err != nil {
 				return nil, err

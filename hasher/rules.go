@@ -26,4 +26,5 @@ const (
 	rulePermanentFailure      // an old block that cannot be read stays so in its views
 	ruleCheckStamp            // nothing is published when the source's stamp moved
 	ruleSettle                // a stamp is trusted only when it is old enough
+	ruleAwaitWriters          // and when the write that moved it has ended
 )

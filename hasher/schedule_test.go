@@ -66,6 +66,8 @@ func (s *scheduler) release() {
 // called in a bubble of synctest, whose clock stands still while anybody can
 // run.
 func runSchedule(cfg modelConfig) error {
+	// Whoever waits for a writer that has ended by now still has to see it.
+	defer time.Sleep(time.Second)
 	s := &scheduler{rng: rand.New(rand.NewPCG(cfg.seed, 4))}
 	pool := NewPool(2)
 	defer pool.Close()
@@ -94,7 +96,7 @@ func runSchedule(cfg modelConfig) error {
 		}
 		if s.rng.IntN(16) == 0 {
 			// Time goes by also while others could run.
-			time.Sleep(time.Duration(s.rng.Int64N(int64(2 * modelTick))))
+			time.Sleep(time.Duration(s.rng.Int64N(int64(6 * modelTick))))
 		}
 		if s.step() {
 			idle = 0

@@ -80,6 +80,12 @@ type StampedSource interface {
 	// Stamp returns the stamp of the image as it is now. A source that
 	// follows its name to another file does so here, and Size with it.
 	Stamp() (Stamp, error)
+
+	// AwaitWriters returns when no write that was under way at the call still
+	// changes bytes, as far as the source can see that. A write(2) moves the
+	// times of a file when it begins, so without this a long one would go
+	// unnoticed by who looks at the file after that.
+	AwaitWriters() error
 }
 
 // A Stamp is equal to a later one only if the image was not changed between,

@@ -85,6 +85,9 @@ func (im *Image) settle(ctx context.Context) error {
 		if err := sleep(ctx, s.unsettled(time.Now())); err != nil {
 			return err
 		}
+		if err := im.awaitWriters(ctx); err != nil {
+			return err
+		}
 		// The second look: equal to the first, and old by now.
 		if err := im.check(); err != nil {
 			return err
@@ -100,6 +103,21 @@ func (im *Image) settle(ctx context.Context) error {
 		}
 	}
 	return ErrBusy
+}
+
+// awaitWriters waits for other writers, or until ctx ends.
+func (im *Image) awaitWriters(ctx context.Context) error {
+	if broken(ruleAwaitWriters) {
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() { done <- im.stamped.AwaitWriters() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // sleep waits for d, or until ctx ends.

@@ -42,7 +42,8 @@ type Failure struct {
 // maxBad bounds Status.Bad.
 const maxBad = 64
 
-// Status returns the present status. It neither reads nor waits.
+// Status returns the present status. It neither reads nor waits. If writes are
+// under way it moves the generation.
 func (im *Image) Status() Status {
 	im.mu.Lock()
 	defer im.mu.Unlock()

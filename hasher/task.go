@@ -60,8 +60,7 @@ func (w *waiters) leaveLocked(im *Image, atOnce bool, stop func()) {
 // owns: it has a context of its own.
 type task struct {
 	waiters
-	done   chan struct{} // closed when sum and err are set
-	sum    []byte
+	done   chan struct{} // closed when the result and err are set
 	err    error
 	cancel context.CancelFunc
 
@@ -71,14 +70,20 @@ type task struct {
 	started   time.Time
 }
 
+// A taskFor is a task with its result.
+type taskFor[T any] struct {
+	task
+	result T
+}
+
 // share waits for the task in slot, starting it if there is none, and returns
 // its result. When ctx ends first, the caller leaves with the context's error.
-func (im *Image) share(ctx context.Context, slot **task, file string, total int64,
-	compute func(context.Context, *task) ([]byte, error)) ([]byte, error) {
+func share[T any](ctx context.Context, im *Image, slot **taskFor[T], file string, total int64,
+	compute func(context.Context, *task) (T, error)) (result T, err error) {
 	im.mu.Lock()
 	t := *slot
 	if t == nil || !t.joinLocked() {
-		t = im.startLocked(slot, file, total, compute)
+		t = startLocked(im, slot, file, total, compute)
 		t.joinLocked()
 	}
 	im.mu.Unlock()
@@ -91,29 +96,31 @@ func (im *Image) share(ctx context.Context, slot **task, file string, total int6
 	t.leaveLocked(im, false, t.cancel)
 	select {
 	case <-t.done:
-		return t.sum, t.err
+		return t.result, t.err
 	default:
-		return nil, ctx.Err()
+		return result, ctx.Err()
 	}
 }
 
-func (im *Image) startLocked(slot **task, file string, total int64,
-	compute func(context.Context, *task) ([]byte, error)) *task {
+func startLocked[T any](im *Image, slot **taskFor[T], file string, total int64,
+	compute func(context.Context, *task) (T, error)) *taskFor[T] {
 	ctx, cancel := context.WithCancel(context.Background())
-	t := &task{done: make(chan struct{}), cancel: cancel, file: file, total: total, started: time.Now()}
+	t := &taskFor[T]{task: task{
+		done: make(chan struct{}), cancel: cancel, file: file, total: total, started: time.Now(),
+	}}
 	*slot = t
-	im.tasks[t] = struct{}{}
+	im.tasks[&t.task] = struct{}{}
 	im.background.Go(func() {
 		defer cancel()
-		sum, err := compute(ctx, t)
+		result, err := compute(ctx, &t.task)
 		im.mu.Lock()
 		defer im.mu.Unlock()
-		t.sum, t.err = sum, err
+		t.result, t.err = result, err
 		t.stopped = true
 		if *slot == t {
 			*slot = nil
 		}
-		delete(im.tasks, t)
+		delete(im.tasks, &t.task)
 		close(t.done)
 	})
 	return t

@@ -24,7 +24,7 @@ type moment struct {
 	overlay  overlay
 	reserved int64 // of overlay.bytes, reserved in the cache
 	checksum []byte
-	task     *task
+	task     *taskFor[[]byte]
 }
 
 // A View is a handle on the image as it was when the view was opened. Its
@@ -257,7 +257,7 @@ func (m *moment) sum(ctx context.Context) ([]byte, error) {
 	if sum != nil || err != nil {
 		return sum, err
 	}
-	return m.im.share(ctx, &m.task, "checksum", m.size, m.compute)
+	return share(ctx, m.im, &m.task, "checksum", m.size, m.compute)
 }
 
 // compute is the work of the checksum: one pass over the digests.
