@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Checks what needs no running: formatting, go vet, shell scripts, go.mod.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+go=scripts/go.sh
+
+find_admin_tools
+"$go" version
+unformatted=$("$("$go" env GOROOT)/bin/gofmt" -l .)
+[ -z "$unformatted" ] || die "not formatted by gofmt: ${unformatted//$'\n'/ }"
+"$go" vet ./...
+"$go" vet -tags hashfs_mutants ./hasher
+# Without cgo, and for another architecture: what has assembly has a twin.
+CGO_ENABLED=0 GOARCH=arm64 "$go" vet ./...
+"$go" mod tidy -diff
+if [ -n "$(type -P shellcheck)" ]; then
+  shellcheck -x scripts/*.sh .ci/run
+elif [ "${CI:-}" = true ]; then
+  die "shellcheck is missing"
+else
+  say "shellcheck is not installed: shell scripts are not checked"
+fi
+say "lint: all is well"

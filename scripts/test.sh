@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs all the tests. Root installs what they need and runs all of them; an
+# ordinary user runs what he can.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+go=scripts/go.sh
+
+# How long each of the two model tests runs.
+model_time=${MODEL_TIME:-30s}
+
+"$go" version
+provide "${test_tools[@]}"
+if is_root; then
+  # Nothing is missing now, so nothing may be skipped.
+  export CI=true
+else
+  say "needs root: most tests that mount, and those with loop devices and other file systems; they are skipped (go test -v names each)"
+fi
+
+packages() { "$go" list ./... | grep "$@"; }
+
+say "== formatting, go vet, shell scripts"
+scripts/lint.sh
+say "== unit tests, with the race detector"
+mapfile -t rest < <(packages -v -e '/hasher$' -e '/integration$')
+"$go" test -race -timeout 5m "${rest[@]}"
+say "== digests, with the model test ($model_time each), and the race detector"
+"$go" test -race -timeout 10m ./hasher -model.time "$model_time"
+say "== the rules of digests, each broken in turn: the model test must notice"
+"$go" test -tags hashfs_mutants -timeout 15m -run '^TestMutants$' ./hasher
+say "== the program, on real mounts"
+"$go" test -timeout 15m ./integration
