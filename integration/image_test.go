@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/crypto/blake2b"
@@ -77,6 +78,31 @@ func writePieces(path string, size int64, pieces []piece) error {
 		}
 	}
 	return f.Close()
+}
+
+// writeAt writes into a file that is there.
+func writeAt(t testing.TB, path string, data []byte, offset int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(data, offset); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setAge sets the time of a file's last change to a time ago.
+func setAge(t testing.TB, path string, age time.Duration) {
+	t.Helper()
+	then := time.Now().Add(-age)
+	if err := os.Chtimes(path, then, then); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // algorithm is a digest as the tests compute it.

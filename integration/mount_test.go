@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"golang.org/x/sys/unix"
 )
 
@@ -403,4 +406,34 @@ func (m *mounted) info(image string) info {
 		m.t.Fatalf("info.json: %v", err)
 	}
 	return i
+}
+
+// metrics returns what .hashfs/metrics holds, as Prometheus parses it.
+func (m *mounted) metrics() map[string]*dto.MetricFamily {
+	m.t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(m.read(".hashfs", "metrics")))
+	if err != nil {
+		m.t.Fatalf("metrics: %v", err)
+	}
+	return families
+}
+
+// metric returns the value of one series, written as name{label="value"} with
+// the labels in the order of their names.
+func (m *mounted) metric(series string) float64 {
+	m.t.Helper()
+	for name, family := range m.metrics() {
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			for _, l := range metric.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			if series == name && len(labels) == 0 || series == name+"{"+strings.Join(labels, ",")+"}" {
+				return metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
+			}
+		}
+	}
+	m.t.Fatalf("metrics: no %s", series)
+	return 0
 }
