@@ -17,6 +17,7 @@ var (
 	_ hasher.WritableSource = (*File)(nil)
 	_ hasher.ZeroSource     = (*File)(nil)
 	_ hasher.StampedSource  = (*File)(nil)
+	_ hasher.ScanSource     = (*File)(nil)
 )
 
 // Options say how a file is opened.
@@ -52,6 +53,8 @@ type handle struct {
 	file *os.File
 	fd   int
 	refs int // guarded by File.mu
+
+	caches atomic.Bool // reads cannot be kept out of the page cache
 }
 
 // Open opens the regular file that path leads to, through links too.

@@ -217,7 +217,7 @@ func (j *job) hash(w *worker) {
 
 // readFull reads p at off, all of it or with an error.
 func (j *job) readFull(p []byte, off int64) error {
-	n, err := j.im.src.ReadAt(p, off)
+	n, err := j.im.scanAt(p, off)
 	j.read += int64(n)
 	if n == len(p) {
 		return nil

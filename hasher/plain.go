@@ -148,7 +148,7 @@ func (r *plainReader) zeros(ctx context.Context, n int64) error {
 func (r *plainReader) data(ctx context.Context, n int64) error {
 	for n > 0 {
 		p := r.buf[:min(n, int64(len(r.buf)))]
-		if got, err := r.im.src.ReadAt(p, r.off); got < len(p) {
+		if got, err := r.im.scanAt(p, r.off); got < len(p) {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}

@@ -24,6 +24,13 @@ type Source interface {
 	io.Closer
 }
 
+// A ScanSource reads for a pass over the image, such that caches which others
+// use are as they were before. Without it such a pass uses ReadAt.
+type ScanSource interface {
+	// ScanAt follows io.ReaderAt, as ReadAt does.
+	ScanAt(p []byte, off int64) (int, error)
+}
+
 // Extent types are the bits of NBD's base:allocation context.
 const (
 	ExtentHole = 1 << 0 // no storage is allocated

@@ -1,0 +1,94 @@
+package filesrc
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// rwfDontCache is RWF_DONTCACHE of Linux 6.14: pages that the read brings into
+// the page cache leave it again, those that were there stay.
+const rwfDontCache = 0x80
+
+// ScanAt is ReadAt for a pass over the file: it leaves the page cache as it
+// was found, so that hashing an image does not push out what others need.
+func (f *File) ScanAt(p []byte, off int64) (int, error) {
+	h, err := f.acquire()
+	if err != nil {
+		return 0, err
+	}
+	defer f.release(h)
+	if !h.caches.Load() {
+		n, err := h.readDontCache(p, off)
+		if !refused(err) {
+			return n, err
+		}
+		h.caches.Store(true)
+	}
+	return h.readAndDrop(p, off)
+}
+
+// refused reports whether an error says that the kernel (ENOSYS, EINVAL) or
+// the file system (EOPNOTSUPP) does not know the flag.
+func refused(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)
+}
+
+func (h *handle) readDontCache(p []byte, off int64) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := unix.Preadv2(h.fd, [][]byte{p[done:]}, off+int64(done), rwfDontCache)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return done, &os.PathError{Op: "read", Path: h.file.Name(), Err: err}
+		case n == 0:
+			return done, io.EOF
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// readAndDrop is readDontCache by older means: it looks which pages are in the
+// cache, reads, and drops those that were not.
+func (h *handle) readAndDrop(p []byte, off int64) (int, error) {
+	page := int64(os.Getpagesize())
+	start := off - off%page
+	there, err := h.resident(start, off+int64(len(p))-start)
+	n, readErr := h.file.ReadAt(p, off)
+	if err != nil {
+		return n, readErr // a file that cannot be mapped: its pages stay
+	}
+	for i := 0; i < len(there); {
+		j := i
+		for j < len(there) && there[j]&1 == 0 {
+			j++
+		}
+		if j > i {
+			// What this does not drop stays in the cache, as after any read.
+			_ = unix.Fadvise(h.fd, start+int64(i)*page, int64(j-i)*page, unix.FADV_DONTNEED)
+		}
+		i = j + 1
+	}
+	return n, readErr
+}
+
+// resident tells for each page of a range, which starts at a page, whether it
+// is in the page cache, in the lowest bit.
+func (h *handle) resident(off, length int64) ([]byte, error) {
+	if length == 0 {
+		return nil, nil
+	}
+	m, err := unix.Mmap(h.fd, off, int(length), unix.PROT_NONE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Munmap(m)
+	page := os.Getpagesize()
+	there := make([]byte, (len(m)+page-1)/page)
+	return there, mincore(m, there)
+}

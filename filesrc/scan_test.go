@@ -1,0 +1,116 @@
+package filesrc
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// cachedPages returns which pages of a file are in the page cache.
+func cachedPages(t *testing.T, f *File, size int64) []bool {
+	t.Helper()
+	h, err := f.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.release(h)
+	there, err := h.resident(0, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := make([]bool, len(there))
+	for i, b := range there {
+		pages[i] = b&1 != 0
+	}
+	return pages
+}
+
+func TestScanAt_leavesThePageCacheAsItWas(t *testing.T) {
+	page := int64(os.Getpagesize())
+	size := 64*page + 100
+	data := make([]byte, size)
+	rand.NewChaCha8([32]byte{1}).Read(data)
+	path := filepath.Join(t.TempDir(), "disk.raw")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, older := range []bool{false, true} {
+		f, err := Open(path, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		f.current.caches.Store(older)
+		// Only clean pages can be dropped.
+		if err := f.current.file.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
+			t.Fatal(err)
+		}
+		if err := unix.Fadvise(f.current.fd, 0, 0, unix.FADV_DONTNEED); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Fadvise(f.current.fd, 0, 0, unix.FADV_RANDOM); err != nil {
+			t.Fatal(err)
+		}
+		one := make([]byte, page)
+		for _, at := range []int64{3, 4, 20} {
+			if _, err := f.ReadAt(one, at*page); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := cachedPages(t, f, size)
+		got := make([]byte, size)
+		for off := int64(0); off < size; off += 10 * page {
+			end := min(off+10*page, size)
+			if n, err := f.ScanAt(got[off:end], off); err != nil {
+				t.Fatalf("older=%v: %d bytes at %d: %v", older, n, off, err)
+			}
+		}
+		if !bytes.Equal(got, data) {
+			t.Errorf("older=%v: the bytes differ", older)
+		}
+		after := cachedPages(t, f, size)
+		for i := range before {
+			if before[i] && !after[i] {
+				t.Errorf("older=%v: page %d was cached and is so no more", older, i)
+			}
+			if !before[i] && after[i] {
+				t.Errorf("older=%v: page %d is cached now", older, i)
+			}
+		}
+	}
+}
+
+func TestScanAt_endsAsReadAtDoes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.raw")
+	if err := os.WriteFile(path, []byte("0123456789"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, older := range []bool{false, true} {
+		f, err := Open(path, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		f.current.caches.Store(older)
+		for _, c := range []struct {
+			off  int64
+			len  int
+			want string
+			err  error
+		}{
+			{0, 10, "0123456789", nil}, {3, 4, "3456", nil}, {8, 5, "89", io.EOF}, {10, 1, "", io.EOF}, {50, 1, "", io.EOF}, {5, 0, "", nil},
+		} {
+			p := make([]byte, c.len)
+			n, err := f.ScanAt(p, c.off)
+			if string(p[:n]) != c.want || !errors.Is(err, c.err) {
+				t.Errorf("older=%v: %d bytes at %d: %q, %v, want %q, %v", older, c.len, c.off, p[:n], err, c.want, c.err)
+			}
+		}
+	}
+}
