@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"hashfs/hasher"
 )
 
 // rwfDontCache is RWF_DONTCACHE of Linux 6.14: pages that the read brings into
@@ -14,14 +16,23 @@ const rwfDontCache = 0x80
 
 // ScanAt is ReadAt for a pass over the file: it leaves the page cache as it
 // was found, so that hashing an image does not push out what others need.
-func (f *File) ScanAt(p []byte, off int64) (int, error) {
+// Without wait it takes what is in the page cache, up to the first page that
+// is not, and then returns hasher.ErrWouldWait.
+func (f *File) ScanAt(p []byte, off int64, wait bool) (int, error) {
 	h, err := f.acquire()
 	if err != nil {
 		return 0, err
 	}
 	defer f.release(h)
+	if !wait {
+		n, err := h.read(p, off, unix.RWF_NOWAIT)
+		if errors.Is(err, unix.EAGAIN) || refused(err) {
+			err = hasher.ErrWouldWait
+		}
+		return n, err
+	}
 	if !h.caches.Load() {
-		n, err := h.readDontCache(p, off)
+		n, err := h.read(p, off, rwfDontCache)
 		if !refused(err) {
 			return n, err
 		}
@@ -36,10 +47,11 @@ func refused(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)
 }
 
-func (h *handle) readDontCache(p []byte, off int64) (int, error) {
+// read is ReadAt with flags of preadv2(2).
+func (h *handle) read(p []byte, off int64, flags int) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, err := unix.Preadv2(h.fd, [][]byte{p[done:]}, off+int64(done), rwfDontCache)
+		n, err := unix.Preadv2(h.fd, [][]byte{p[done:]}, off+int64(done), flags)
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -53,7 +65,7 @@ func (h *handle) readDontCache(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// readAndDrop is readDontCache by older means: it looks which pages are in the
+// readAndDrop is a read with rwfDontCache by older means: it looks which pages are in the
 // cache, reads, and drops those that were not.
 func (h *handle) readAndDrop(p []byte, off int64) (int, error) {
 	page := int64(os.Getpagesize())

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hashfs/hasher"
 )
 
 // cachedPages returns which pages of a file are in the page cache.
@@ -67,7 +69,7 @@ func TestScanAt_leavesThePageCacheAsItWas(t *testing.T) {
 		got := make([]byte, size)
 		for off := int64(0); off < size; off += 10 * page {
 			end := min(off+10*page, size)
-			if n, err := f.ScanAt(got[off:end], off); err != nil {
+			if n, err := f.ScanAt(got[off:end], off, true); err != nil {
 				t.Fatalf("older=%v: %d bytes at %d: %v", older, n, off, err)
 			}
 		}
@@ -83,6 +85,42 @@ func TestScanAt_leavesThePageCacheAsItWas(t *testing.T) {
 				t.Errorf("older=%v: page %d is cached now", older, i)
 			}
 		}
+	}
+}
+
+func TestScanAt_withoutWaitTakesWhatIsCached(t *testing.T) {
+	page := int64(os.Getpagesize())
+	data := bytes.Repeat([]byte("0123456789abcdef"), 8*int(page)/16)
+	path := filepath.Join(t.TempDir(), "disk.raw")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Open(path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p := make([]byte, len(data))
+	n, err := f.ScanAt(p, 0, false)
+	if errors.Is(err, hasher.ErrWouldWait) && n == 0 {
+		t.Log("this file system never answers without waiting")
+		return
+	}
+	if n != len(p) || err != nil || !bytes.Equal(p, data) {
+		t.Errorf("%d bytes of a cached file, %v", n, err)
+	}
+	if err := f.current.file.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fadvise(f.current.fd, 4*page, 0, unix.FADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
+	if cachedPages(t, f, 8*page)[4] {
+		t.Log("this file system keeps its pages")
+		return
+	}
+	if n, err := f.ScanAt(p, 0, false); int64(n) != 4*page || !errors.Is(err, hasher.ErrWouldWait) {
+		t.Errorf("%d bytes, %v, want %d and ErrWouldWait", n, err, 4*page)
 	}
 }
 
@@ -107,7 +145,7 @@ func TestScanAt_endsAsReadAtDoes(t *testing.T) {
 			{0, 10, "0123456789", nil}, {3, 4, "3456", nil}, {8, 5, "89", io.EOF}, {10, 1, "", io.EOF}, {50, 1, "", io.EOF}, {5, 0, "", nil},
 		} {
 			p := make([]byte, c.len)
-			n, err := f.ScanAt(p, c.off)
+			n, err := f.ScanAt(p, c.off, true)
 			if string(p[:n]) != c.want || !errors.Is(err, c.err) {
 				t.Errorf("older=%v: %d bytes at %d: %q, %v, want %q, %v", older, c.len, c.off, p[:n], err, c.want, c.err)
 			}

@@ -50,7 +50,7 @@ func newTestMount(t *testing.T, o testOptions) *testMount {
 	must(err)
 	spec, err := hasher.ParseSpec("sha256/4k")
 	must(err)
-	pool := hasher.NewPool(1)
+	pool := hasher.NewPool(1, false)
 	t.Cleanup(pool.Close)
 	cache := blockcache.New(1 << 20)
 	im, err := hasher.New(file, hasher.Options{Spec: spec, Cache: cache, Pool: pool})

@@ -37,7 +37,7 @@ type Options struct {
 // goroutines at once.
 type Image struct {
 	src      Source
-	scanAt   func(p []byte, off int64) (int, error)
+	scan     ScanSource     // nil: ReadAt does
 	extents  ExtentSource   // nil: all is data
 	writable WritableSource // nil: read-only
 	zeroing  ZeroSource     // nil: refused
@@ -119,10 +119,7 @@ func New(src Source, o Options) (*Image, error) {
 		im.log = slog.New(slog.DiscardHandler)
 	}
 	im.log = im.log.With("image", o.Name)
-	im.scanAt = src.ReadAt
-	if s, ok := src.(ScanSource); ok {
-		im.scanAt = s.ScanAt
-	}
+	im.scan, _ = src.(ScanSource)
 	im.extents, _ = src.(ExtentSource)
 	im.zeroing, _ = src.(ZeroSource)
 	im.stamped, _ = src.(StampedSource)

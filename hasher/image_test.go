@@ -45,7 +45,7 @@ func mustSpec(t testing.TB, s string) Spec {
 // newTestImage returns an image that is closed at the end of the test.
 func newTestImage(t testing.TB, src Source, spec Spec, limit int64) *Image {
 	t.Helper()
-	pool := NewPool(2)
+	pool := NewPool(2, false)
 	im, err := New(src, Options{Spec: spec, Cache: blockcache.New(limit), Pool: pool, Name: "test"})
 	if err != nil {
 		t.Fatal(err)

@@ -89,7 +89,9 @@ func (j *job) run(w *worker) {
 		if j.probe {
 			j.ask()
 		} else {
+			w.enter()
 			j.hash(w)
+			w.leave()
 		}
 	}
 	// Nothing is published that another has changed under the read.
@@ -215,9 +217,20 @@ func (j *job) hash(w *worker) {
 	}
 }
 
-// readFull reads p at off, all of it or with an error.
-func (j *job) readFull(p []byte, off int64) error {
-	n, err := j.im.scanAt(p, off)
+// readFull reads p at off, all of it or with an error. The worker gives up
+// its processor while it waits for storage.
+func (j *job) readFull(w *worker, p []byte, off int64) error {
+	n, err := 0, ErrWouldWait
+	if j.im.scan != nil {
+		n, err = j.im.scan.ScanAt(p, off, false)
+	}
+	if errors.Is(err, ErrWouldWait) {
+		w.leave()
+		var more int
+		more, err = j.im.scanAt(p[n:], off+int64(n))
+		n += more
+		w.enter()
+	}
 	j.read += int64(n)
 	if n == len(p) {
 		return nil
@@ -228,19 +241,27 @@ func (j *job) readFull(p []byte, off int64) error {
 	return err
 }
 
+// scanAt reads for a pass over the image.
+func (im *Image) scanAt(p []byte, off int64) (int, error) {
+	if im.scan != nil {
+		return im.scan.ScanAt(p, off, true)
+	}
+	return im.src.ReadAt(p, off)
+}
+
 // hashPiece reads the blocks [lo, hi) with one read. If that fails it reads
 // each by itself, so that one bad block does not take its neighbours along.
 func (j *job) hashPiece(w *worker, lo, hi int64) {
 	bs := int64(j.im.spec.BlockSize)
 	off := lo * bs
 	p := w.buf[:min(hi*bs, j.size)-off]
-	if j.readFull(p, off) == nil {
+	if j.readFull(w, p, off) == nil {
 		j.hashBlocks(w, lo, p)
 		return
 	}
 	for b := lo; b < hi && !j.stop.Load(); b++ {
 		p := w.buf[:min(bs, j.size-b*bs)]
-		if err := j.readFull(p, b*bs); err != nil {
+		if err := j.readFull(w, p, b*bs); err != nil {
 			j.fail(b, err)
 		} else {
 			j.hashBlocks(w, b, p)
@@ -293,7 +314,7 @@ func (j *job) hashLong(w *worker, b int64) bool {
 			return false
 		}
 		p := w.buf[:min(pieceBytes, end-at)]
-		if err := j.readFull(p, at); err != nil {
+		if err := j.readFull(w, p, at); err != nil {
 			j.fail(b, err)
 			return true
 		}

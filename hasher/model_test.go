@@ -457,7 +457,7 @@ func TestModel_atFullSpeed(t *testing.T) {
 	for seed := uint64(time.Now().UnixNano()); time.Since(start) < modelTime(); seed++ {
 		cfg := configFor(seed)
 		cfg.actors *= 2
-		pool := NewPool(2)
+		pool := NewPool(2, false)
 		var mu sync.Mutex
 		rng := rand.New(rand.NewPCG(seed, 3))
 		park := func(string) {

@@ -44,7 +44,10 @@ func (im *Image) PlainSum(ctx context.Context, a *Algorithm) ([]byte, error) {
 			if err := im.settle(ctx); err != nil {
 				return nil, err
 			}
-			sum, err := im.plainPass(ctx, a, p, t)
+			sum, err := []byte(nil), ErrClosed
+			im.pool.do(func(w *worker) {
+				sum, err = im.plainPass(ctx, a, p, t, w)
+			})
 			if !errors.Is(err, errMoved) {
 				return sum, err
 			}
@@ -68,7 +71,7 @@ func (im *Image) PlainSums() []*Algorithm {
 }
 
 // plainPass reads the image once, in order.
-func (im *Image) plainPass(ctx context.Context, a *Algorithm, p *plainSum, t *task) ([]byte, error) {
+func (im *Image) plainPass(ctx context.Context, a *Algorithm, p *plainSum, t *task, w *worker) ([]byte, error) {
 	im.mu.Lock()
 	generation, size, writing := im.generation, im.size, im.writes > 0
 	im.mu.Unlock()
@@ -79,7 +82,7 @@ func (im *Image) plainPass(ctx context.Context, a *Algorithm, p *plainSum, t *ta
 		}
 		return nil, errMoved
 	}
-	pass := &plainReader{im, generation, size, a.New(), make([]byte, pieceBytes), 0, t}
+	pass := &plainReader{im, generation, size, a.New(), w, 0, t}
 	for pass.off < size {
 		zeros, data, err := im.nextData(ctx, pass.off, size)
 		if err != nil {
@@ -110,7 +113,7 @@ type plainReader struct {
 	generation uint64 // at the start
 	size       int64  // bytes
 	hash       hash.Hash
-	buf        []byte
+	worker     *worker
 	off        int64 // where it is
 	task       *task
 }
@@ -135,7 +138,9 @@ func (r *plainReader) zeros(ctx context.Context, n int64) error {
 	const step = 64 * int64(len(zeroPiece))
 	for n > 0 {
 		k := min(n, step)
+		r.worker.enter()
 		writeZeros(r.hash, k)
+		r.worker.leave()
 		if err := r.goOn(ctx, k); err != nil {
 			return err
 		}
@@ -147,7 +152,7 @@ func (r *plainReader) zeros(ctx context.Context, n int64) error {
 // data reads and adds n bytes.
 func (r *plainReader) data(ctx context.Context, n int64) error {
 	for n > 0 {
-		p := r.buf[:min(n, int64(len(r.buf)))]
+		p := r.worker.buf[:min(n, pieceBytes)]
 		if got, err := r.im.scanAt(p, r.off); got < len(p) {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
@@ -162,7 +167,9 @@ func (r *plainReader) data(ctx context.Context, n int64) error {
 			r.im.noteFailure(failure)
 			return failure
 		}
+		r.worker.enter()
 		r.hash.Write(p)
+		r.worker.leave()
 		if err := r.goOn(ctx, int64(len(p))); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package hasher
 import (
 	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,46 +19,62 @@ const (
 
 	// jobBlocks bounds the digests that a job of tiny blocks gives.
 	jobBlocks = 4096
+
+	// depthPerJob is how many jobs a reader has under way for each one that
+	// may hash: the others wait for storage, which wants several requests at
+	// a time.
+	depthPerJob = 4
+
+	// maxWorkers bounds the threads of a pool, and with them the buffers.
+	// One source that hangs keeps depthPerJob of them for each job and
+	// reader at most.
+	maxWorkers = 64
+
+	// workerIdle is how long a thread waits for another job.
+	workerIdle = 10 * time.Second
 )
 
 // A Pool is the threads that read and hash, shared by the images of a mount.
-// Its methods may be called from several goroutines at once.
+// As many may hash at once as the pool has jobs; others may wait for storage
+// meanwhile. Its methods may be called from several goroutines at once.
 type Pool struct {
-	jobs int
+	jobs  int
+	nice  bool
+	slots chan struct{} // one for each that hashes
 
-	// mu guards the queue. It is taken last of all locks.
-	mu     sync.Mutex
-	queued sync.Cond // queue or closed changed
-	queue  []func(*worker)
-	closed bool
+	// mu guards the rest. It is taken last of all locks.
+	mu      sync.Mutex
+	queued  sync.Cond // queue or closed changed
+	queue   []func(*worker)
+	workers int
+	idle    int
+	closed  bool
 
 	done sync.WaitGroup
 }
 
 // worker is what a thread of the pool keeps from job to job.
 type worker struct {
+	pool    *Pool
 	buf     []byte // pieceBytes
 	hashers map[Spec]*BlockHasher
 }
 
-// NewPool starts jobs threads, or as many as the process may use processors
-// if jobs is not positive.
+// NewPool returns a pool in which jobs threads may hash at once, or as many as
+// there are processors if jobs is not positive.
 //
-// They run at the lowest priority, and GOMAXPROCS grows by their number, so
-// that hashing takes no processor away from goroutines that answer requests.
-// Measured on 2 processors, Go 1.26, Linux 6.18: the 99.9th percentile of a
-// 4 KiB read of an image is 4 ms so, and 21 ms with hashing on plain
-// goroutines.
-func NewPool(jobs int) *Pool {
+// GOMAXPROCS grows by their number, and with nice they run at the lowest
+// priority, so that hashing takes no processor away from goroutines that
+// answer requests. Measured on 2 processors, Go 1.26, Linux 6.18: the 99.9th
+// percentile of a 4 KiB read of an image is 4 ms so, and 21 ms with hashing on
+// plain goroutines.
+func NewPool(jobs int, nice bool) *Pool {
 	if jobs <= 0 {
 		jobs = runtime.NumCPU()
 	}
-	p := &Pool{jobs: jobs}
+	p := &Pool{jobs: jobs, nice: nice, slots: make(chan struct{}, jobs)}
 	p.queued.L = &p.mu
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + jobs)
-	for range jobs {
-		p.done.Go(p.work)
-	}
 	return p
 }
 
@@ -77,6 +94,9 @@ func (p *Pool) Close() {
 	runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)-p.jobs))
 }
 
+// depth is how many jobs a reader keeps under way.
+func (p *Pool) depth() int { return p.jobs * depthPerJob }
+
 // submit queues a job. It never blocks and never runs the job itself, so it
 // may be called with a lock that the job takes.
 func (p *Pool) submit(run func(*worker)) {
@@ -87,30 +107,74 @@ func (p *Pool) submit(run func(*worker)) {
 		return
 	}
 	p.queue = append(p.queue, run)
+	if len(p.queue) > p.idle && p.workers < maxWorkers {
+		p.workers++
+		p.done.Go(p.work)
+	}
 	p.queued.Signal()
+}
+
+// do runs f on a thread of the pool and waits for it. When the pool is closed
+// f is not called.
+func (p *Pool) do(f func(*worker)) {
+	done := make(chan struct{})
+	p.submit(func(w *worker) {
+		defer close(done)
+		if w != nil {
+			f(w)
+		}
+	})
+	<-done
 }
 
 func (p *Pool) work() {
 	// The thread ends with the goroutine, since it is never unlocked.
 	runtime.LockOSThread()
-	// Without the right to be nice the work is done all the same.
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19)
-	w := &worker{buf: make([]byte, pieceBytes), hashers: map[Spec]*BlockHasher{}}
+	if p.nice {
+		// Without the right to be nice the work is done all the same.
+		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19)
+	}
+	w := &worker{pool: p, buf: make([]byte, pieceBytes), hashers: map[Spec]*BlockHasher{}}
 	for {
-		p.mu.Lock()
-		for len(p.queue) == 0 && !p.closed {
-			p.queued.Wait()
-		}
-		if p.closed {
-			p.mu.Unlock()
+		run := p.next()
+		if run == nil {
 			return
 		}
-		run := p.queue[0]
-		p.queue = p.queue[1:]
-		p.mu.Unlock()
 		run(w)
 	}
 }
+
+// next waits for a job. It returns nil when the thread shall end.
+func (p *Pool) next() func(*worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle++
+	defer func() { p.idle-- }()
+	var tired bool
+	if len(p.queue) == 0 {
+		timer := time.AfterFunc(workerIdle, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			tired = true
+			p.queued.Broadcast()
+		})
+		defer timer.Stop()
+	}
+	for len(p.queue) == 0 && !p.closed && !tired {
+		p.queued.Wait()
+	}
+	if p.closed || len(p.queue) == 0 {
+		p.workers--
+		return nil
+	}
+	run := p.queue[0]
+	p.queue = p.queue[1:]
+	return run
+}
+
+// enter waits until the worker may use a processor; leave gives it up.
+func (w *worker) enter() { w.pool.slots <- struct{}{} }
+func (w *worker) leave() { <-w.pool.slots }
 
 // hasher returns the worker's own hasher of blocks.
 func (w *worker) hasher(s Spec) *BlockHasher {

@@ -69,7 +69,7 @@ func runSchedule(cfg modelConfig) error {
 	// Whoever waits for a writer that has ended by now still has to see it.
 	defer time.Sleep(time.Second)
 	s := &scheduler{rng: rand.New(rand.NewPCG(cfg.seed, 4))}
-	pool := NewPool(2)
+	pool := NewPool(2, false)
 	defer pool.Close()
 	m, err := newModel(cfg, pool, s.park)
 	if err != nil {

@@ -27,8 +27,10 @@ type Source interface {
 // A ScanSource reads for a pass over the image, such that caches which others
 // use are as they were before. Without it such a pass uses ReadAt.
 type ScanSource interface {
-	// ScanAt follows io.ReaderAt, as ReadAt does.
-	ScanAt(p []byte, off int64) (int, error)
+	// ScanAt follows io.ReaderAt, as ReadAt does. Without wait it takes only
+	// what can be had without waiting for storage, and returns ErrWouldWait
+	// with what it has when that is less than p.
+	ScanAt(p []byte, off int64, wait bool) (int, error)
 }
 
 // Extent types are the bits of NBD's base:allocation context.
@@ -110,6 +112,9 @@ type Stamp struct {
 var (
 	// ErrNotSupported: this source cannot do that at all.
 	ErrNotSupported = errors.New("operation not supported by this image")
+
+	// ErrWouldWait: the rest of the bytes is not at hand.
+	ErrWouldWait = errors.New("the bytes have to be waited for")
 
 	// ErrReadOnly: the image was not opened for writing.
 	ErrReadOnly = errors.New("image is read-only")

@@ -83,10 +83,10 @@ func (w *walker) stepLocked() (digestRun, <-chan struct{}, error) {
 		return r, nil, err
 	}
 	if r, ok := w.knownLocked(n); ok {
-		w.startLocked(w.aheadJobs())
+		w.startLocked(w.im.pool.depth())
 		return r, nil, nil
 	}
-	w.startLocked(w.aheadJobs())
+	w.startLocked(w.im.pool.depth())
 	if wait := w.coveredLocked(); wait != nil {
 		return digestRun{}, wait, nil
 	}
@@ -200,10 +200,6 @@ func (w *walker) coveredLocked() <-chan struct{} {
 	}
 	return nil
 }
-
-// aheadJobs is how many jobs a walker keeps under way: one for each thread,
-// and some more so that none has to wait for the walker.
-func (w *walker) aheadJobs() int { return w.im.pool.jobs + 2 }
 
 // startLocked looks ahead of pos and starts jobs for what is not known, or
 // joins those of others, until depth are under way.

@@ -55,7 +55,7 @@ func (p *mountPlan) open(sources []source.Source, log *slog.Logger, warn func(st
 	if tooLow != "" {
 		warn(tooLow)
 	}
-	opened.cache, opened.pool = blockcache.New(limit), hasher.NewPool(p.jobs)
+	opened.cache, opened.pool = blockcache.New(limit), hasher.NewPool(p.jobs, true)
 	for _, s := range sources {
 		f := files[0]
 		files = files[1:]

@@ -31,7 +31,7 @@ type summer struct {
 func runSum(ctx context.Context, o *sumOptions, stdin io.Reader, stdout, stderr io.Writer, args []string) error {
 	s := &summer{
 		sumOptions: o, stdin: stdin, stdout: stdout, stderr: stderr,
-		bars: newBars(o, stderr), pool: hasher.NewPool(o.jobs),
+		bars: newBars(o, stderr), pool: hasher.NewPool(o.jobs, false),
 	}
 	defer s.pool.Close()
 	if len(args) == 0 {
