@@ -56,6 +56,16 @@ func (f *front) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (ui
 	return n, f.count(opWrite, status)
 }
 
+// Writev is what go-fuse calls first. Where that answers ENOSYS, Write comes
+// next.
+func (f *front) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
+	n, status := f.RawFileSystem.Writev(cancel, in, data)
+	if status == fuse.ENOSYS {
+		return n, status
+	}
+	return n, f.count(opWrite, status)
+}
+
 func (f *front) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	return f.count(opFallocate, f.RawFileSystem.Fallocate(cancel, in))
 }
