@@ -103,7 +103,7 @@ func exitStatus(s *os.ProcessState) int {
 // others are in a package of their own name.
 var packages = map[string]string{
 	"blkid": "util-linux", "losetup": "util-linux", "setpriv": "util-linux", "unshare": "util-linux",
-	"nsenter": "util-linux", "mount": "mount", "umount": "mount", "su": "util-linux",
+	"nsenter": "util-linux", "mount": "mount", "umount": "mount", "findmnt": "mount", "su": "util-linux",
 	"cmp": "diffutils", "diff": "diffutils", "find": "findutils", "getfattr": "attr",
 	"fusermount3": "fuse3", "mount.fuse3": "fuse3",
 	"mkfs.ext4": "e2fsprogs", "fsck.ext4": "e2fsprogs", "chattr": "e2fsprogs",
@@ -155,4 +155,59 @@ func missing(t testing.TB, what string) {
 		t.Fatal(what)
 	}
 	t.Skip(what)
+}
+
+// A running is a command that runs beside the test.
+type running struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended; its output can be read then
+
+	stdout, stderr bytes.Buffer
+}
+
+// startCommand starts a command in a process group of its own.
+func startCommand(t testing.TB, argv ...string) *running {
+	t.Helper()
+	r := &running{t: t, cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := r.cmd.Start(); err != nil {
+		t.Fatalf("%q: %v", argv, err)
+	}
+	go func() { r.cmd.Wait(); close(r.done) }()
+	return r
+}
+
+// ended reports whether the command has ended.
+func (r *running) ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// result waits for the end of the command.
+func (r *running) result() result {
+	r.t.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(patience):
+		r.stop()
+		r.t.Fatalf("%q: not done after %v", r.cmd.Args, patience)
+	}
+	return result{r.stdout.String(), r.stderr.String(), exitStatus(r.cmd.ProcessState)}
+}
+
+// stop ends the command, if it has not, by SIGKILL.
+func (r *running) stop() {
+	r.t.Helper()
+	syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL)
+	select {
+	case <-r.done:
+	case <-time.After(10 * time.Second):
+		r.t.Errorf("%q cannot be killed", r.cmd.Args)
+	}
 }
