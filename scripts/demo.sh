@@ -55,7 +55,7 @@ without_mount() {
 
 with_mount() {
   mkdir -p mount/point
-  show 'hashfs mount --writable disk.img mount/point'
+  show 'hashfs mount --writable --log-file log disk.img mount/point'
   show 'ls -l mount/point/disk'
   show 'cat mount/point/disk/checksum'
   show 'hashfs sum disk.img'
