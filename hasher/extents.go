@@ -47,12 +47,16 @@ func (im *Image) Map(ctx context.Context) (*Map, error) {
 		}
 		im.mu.Lock()
 		em, size := im.extentMap, im.size
-		known := em.m != nil && em.era == im.era && em.generation == im.generation
+		known := em.m != nil && !im.volatile && em.era == im.era && em.generation == im.generation
+		slot := &im.extentMap.task
+		if im.volatile {
+			slot = new(*taskFor[*Map])
+		}
 		im.mu.Unlock()
 		if known {
 			return em.m, nil
 		}
-		m, err := share(ctx, im, &im.extentMap.task, "map", size, func(ctx context.Context, t *task) (*Map, error) {
+		m, err := share(ctx, im, slot, "map", size, func(ctx context.Context, t *task) (*Map, error) {
 			return im.askMap(ctx, try == settleTries-1)
 		})
 		if m != nil || err != nil {

@@ -30,6 +30,10 @@ type Options struct {
 	Pool  *Pool             // reads and hashes
 	Log   *slog.Logger      // nil discards
 	Name  string            // of the image, in log lines
+
+	// Volatile says that changes from outside cannot be seen: nothing is kept
+	// beyond the views that are open, and each view has a moment of its own.
+	Volatile bool
 }
 
 // An Image is a source with what is known of its blocks. See the package
@@ -43,6 +47,8 @@ type Image struct {
 	zeroing  ZeroSource     // nil: refused
 	stamped  StampedSource  // nil: changes from outside are not seen
 
+	volatile   bool
+	remote     bool
 	spec       Spec
 	digestSize int64
 	cache      *blockcache.Cache
@@ -77,6 +83,8 @@ type Image struct {
 	moments     []*moment
 	mutations   []*mutation // in the order in which they came
 	jobs        []*job      // reads under way
+	jobSeq      uint64      // counts them
+	doubtful    spans       // blocks of writes of unknown outcome
 	checkpoints checkpoints
 	final       finalSum
 	plain       map[*Algorithm]*plainSum
@@ -101,6 +109,7 @@ func New(src Source, o Options) (*Image, error) {
 	im := &Image{
 		src:        src,
 		spec:       o.Spec,
+		volatile:   o.Volatile,
 		digestSize: int64(o.Spec.Algorithm.Size()),
 		cache:      o.Cache,
 		pool:       o.Pool,
@@ -122,6 +131,9 @@ func New(src Source, o Options) (*Image, error) {
 	im.scan, _ = src.(ScanSource)
 	im.extents, _ = src.(ExtentSource)
 	im.zeroing, _ = src.(ZeroSource)
+	if r, ok := src.(RemoteSource); ok {
+		im.remote = r.Remote()
+	}
 	im.stamped, _ = src.(StampedSource)
 	if w, ok := src.(WritableSource); ok && w.Writable() {
 		im.writable = w
@@ -197,6 +209,37 @@ func (im *Image) Spec() Spec { return im.spec }
 // Writable reports whether WriteAt and the like can succeed.
 func (im *Image) Writable() bool { return im.writable != nil }
 
+// readNow reads from the source. A remote one gets a buffer of its own, which
+// it keeps if the caller leaves before it has answered.
+func (im *Image) readNow(ctx context.Context, p []byte, off int64) (int, error) {
+	if !im.remote {
+		return im.src.ReadAt(p, off)
+	}
+	own := make([]byte, len(p))
+	n, err := await(ctx, func() (int, error) { return im.src.ReadAt(own, off) })
+	return copy(p, own[:n]), err
+}
+
+// await calls f and waits for it, or until ctx ends; f goes on then.
+func await[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := f()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
 // Geometry is what can be said of an image without reading it.
 type Geometry struct {
 	Size       int64     // bytes
@@ -230,8 +273,11 @@ func (im *Image) geometryLocked() Geometry {
 
 // ReadAt reads the image as it is now, whatever views show. It reads less
 // than asked for, without an error, only at the end of the image.
-func (im *Image) ReadAt(_ context.Context, p []byte, off int64) (int, error) {
-	n, err := im.src.ReadAt(p, off)
+func (im *Image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	n, err := im.readNow(ctx, p, off)
+	if ctx.Err() != nil && err == ctx.Err() {
+		return 0, err
+	}
 	if n == len(p) || err == nil {
 		return n, nil
 	}

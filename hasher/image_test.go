@@ -299,3 +299,132 @@ func TestImage_readersShareTheWork(t *testing.T) {
 		t.Errorf("%d bytes read for ten readers of one block", src.reads)
 	}
 }
+
+func TestImage_volatileKeepsNothingForLaterViews(t *testing.T) {
+	ctx := context.Background()
+	spec := mustSpec(t, "md5/32")
+	src := newMemSource(320)
+	pool := NewPool(1, false)
+	defer pool.Close()
+	im, err := New(unstamped{src, src, src, src}, Options{Spec: spec, Cache: blockcache.New(1 << 20), Pool: pool, Volatile: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	old := openView(t, im)
+	d := make([]byte, 16)
+	if err := old.ReadDigests(ctx, d, 4); err != nil {
+		t.Fatal(err)
+	}
+	before := bytes.Clone(d)
+	src.change([]byte("nobody tells"), 130)
+	if err := old.ReadDigests(ctx, d, 4); err != nil || !bytes.Equal(d, before) {
+		t.Errorf("a view changed its mind about a block: %x, %v", d, err)
+	}
+	sum, err := openView(t, im).Checksum(ctx)
+	if err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Errorf("a new view shows an old moment: %x, %v", sum, err)
+	}
+	h := spec.Algorithm.New()
+	h.Write(src.data)
+	if sum, err = im.PlainSum(ctx, spec.Algorithm); err != nil || !bytes.Equal(sum, h.Sum(nil)) {
+		t.Errorf("plain digest %x, %v", sum, err)
+	}
+	if len(im.PlainSums()) != 0 {
+		t.Error("a plain digest was kept")
+	}
+}
+
+func TestImage_invalidate(t *testing.T) {
+	ctx := context.Background()
+	spec := mustSpec(t, "md5/32")
+	src := newMemSource(320)
+	pool := NewPool(1, false)
+	defer pool.Close()
+	// Without stamps and not volatile: the user has promised to tell.
+	im, err := New(unstamped{src, src, src, src}, Options{Spec: spec, Cache: blockcache.New(1 << 20), Pool: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	view := openView(t, im)
+	if _, err := view.Checksum(ctx); err != nil {
+		t.Fatal(err)
+	}
+	reads := src.reads
+	src.change(bytes.Repeat([]byte("x"), 40), 130)
+	im.Invalidate(130, 40)
+	sum, err := openView(t, im).Checksum(ctx)
+	if err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Errorf("after Invalidate: %x, %v", sum, err)
+	}
+	if n := src.reads - reads; n != 64 {
+		t.Errorf("%d bytes read, want the two blocks that were named", n)
+	}
+	if err := view.ReadDigests(ctx, make([]byte, 16), 4); !errors.Is(err, ErrStale) {
+		t.Errorf("a view of before gives %v, want ErrStale", err)
+	}
+	src.change([]byte("y"), 0)
+	if err := im.InvalidateAll(); err != nil {
+		t.Fatal(err)
+	}
+	if sum, err = openView(t, im).Checksum(ctx); err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Errorf("after InvalidateAll: %x, %v", sum, err)
+	}
+}
+
+func TestImage_writeOfUnknownOutcomeIsNotKept(t *testing.T) {
+	ctx := context.Background()
+	spec := mustSpec(t, "md5/32")
+	src := newMemSource(320)
+	im := newTestImage(t, src, spec, 1<<20)
+	src.late = true
+	let := make(chan struct{})
+	src.park = func(where string) {
+		if where == "late" {
+			<-let
+		}
+	}
+	if _, err := im.WriteAt(ctx, []byte("arrives later"), 64); !errors.Is(err, ErrUnknownOutcome) {
+		t.Fatal(err)
+	}
+	if sum, err := openView(t, im).Checksum(ctx); err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Errorf("before it arrives: %x, %v", sum, err)
+	}
+	close(let)
+	src.lates.Wait()
+	if sum, err := openView(t, im).Checksum(ctx); err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+		t.Errorf("after it arrived: %x, %v", sum, err)
+	}
+	if _, err := im.WriteAt(ctx, make([]byte, 32), 64); err != nil {
+		t.Fatal(err)
+	}
+	if im.mu.Lock(); len(im.doubtful) != 0 {
+		t.Error("the block is still in doubt after it was overwritten")
+	}
+	im.mu.Unlock()
+}
+
+func TestImage_failedFlushForgets(t *testing.T) {
+	ctx := context.Background()
+	src := &badFlush{newMemSource(320)}
+	im := newTestImage(t, src, mustSpec(t, "md5/32"), 1<<20)
+	v := openView(t, im)
+	if _, err := v.Checksum(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := im.Flush(ctx); err == nil {
+		t.Fatal("no error")
+	}
+	if _, err := v.Checksum(ctx); !errors.Is(err, ErrStale) {
+		t.Errorf("a view of before gives %v, want ErrStale", err)
+	}
+	if s := im.Status(); s.BlockCounts.Unknown != s.BlockCounts.Total {
+		t.Errorf("still known: %+v", s.BlockCounts)
+	}
+}
+
+// badFlush is a source whose flush fails.
+type badFlush struct{ *memSource }
+
+func (*badFlush) Flush() error { return errors.New("no") }

@@ -16,6 +16,7 @@ import (
 type job struct {
 	waiters
 	im     *Image // constants
+	seq    uint64
 	era    uint64
 	size   int64 // of the image, bytes
 	lo, hi int64 // blocks
@@ -50,8 +51,9 @@ const (
 const probeExtents = 4096
 
 func (im *Image) startJobLocked(s span, probe, scan bool) *job {
+	im.jobSeq++
 	j := &job{
-		im: im, era: im.era, size: im.size, lo: s.lo, hi: s.hi, probe: probe, scan: scan,
+		im: im, seq: im.jobSeq, era: im.era, size: im.size, lo: s.lo, hi: s.hi, probe: probe, scan: scan,
 		done: make(chan struct{}),
 	}
 	im.jobs = append(im.jobs, j)
@@ -119,9 +121,7 @@ func (j *job) finish(stampErr error) {
 		return
 	}
 	if j.probe {
-		for _, z := range j.zeros {
-			j.publishZerosLocked(z)
-		}
+		j.publishZerosLocked()
 		return
 	}
 	if j.kinds == nil {
@@ -138,10 +138,19 @@ func (j *job) finish(stampErr error) {
 	}
 }
 
-// publishLocked puts the results of the blocks [b, end) into the table.
+// publishLocked puts the results of the blocks [b, end) into the table, but
+// for those that are not to be kept.
 func (j *job) publishLocked(b, end int64) {
+	if j.im.volatile {
+		return
+	}
 	for b < end {
-		k, n := j.kind(b, end-b)
+		doubtful, n := j.im.doubtful.has(b, end-b)
+		if doubtful {
+			b += n
+			continue
+		}
+		k, n := j.kind(b, n)
 		switch k {
 		case resultZero:
 			j.im.table.SetZero(b, n)
@@ -155,14 +164,23 @@ func (j *job) publishLocked(b, end int64) {
 	}
 }
 
-// publishZerosLocked marks the unknown blocks of a hole as zero.
-func (j *job) publishZerosLocked(z span) {
-	for b := z.lo; b < z.hi; {
-		bad, n := j.spoiled.has(b, z.hi-b)
-		if !bad || broken(ruleExtentIsRead) {
-			j.im.table.SetZero(b, n)
+// publishZerosLocked marks the blocks of holes as zero, and takes out of
+// zeros what was spoiled.
+func (j *job) publishZerosLocked() {
+	for _, bad := range j.spoiled {
+		if !broken(ruleExtentIsRead) {
+			j.zeros.remove(bad)
 		}
-		b += n
+	}
+	if j.im.volatile {
+		return
+	}
+	sure := append(spans(nil), j.zeros...)
+	for _, doubtful := range j.im.doubtful {
+		sure.remove(doubtful)
+	}
+	for _, z := range sure {
+		j.im.table.SetZero(z.lo, z.hi-z.lo)
 	}
 }
 

@@ -2,6 +2,7 @@ package hasher
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"sync"
 	"syscall"
@@ -19,7 +20,11 @@ type memSource struct {
 	hole    []bool // by block of holeBlock bytes; a hole's bytes are zero
 	bad     map[int64]bool
 	failing bool // the next write stops half way
-	noZero  bool // Zero is not supported
+	late    bool // the next write is done some time after it has failed
+	atOnce  bool // changes by somebody else are not torn
+	lates   sync.WaitGroup
+	pending map[*span]bool // late writes, in bytes, that are not superseded
+	noZero  bool           // Zero is not supported
 	stamp   Stamp
 	reads   int64 // bytes
 	calls   int   // of ReadAt
@@ -36,7 +41,7 @@ const holeBlock = 32
 func newMemSource(size int) *memSource {
 	m := &memSource{
 		data: make([]byte, size), hole: make([]bool, size/holeBlock+1),
-		bad: map[int64]bool{}, park: func(string) {}, written: func(int64, int64) {},
+		bad: map[int64]bool{}, pending: map[*span]bool{}, park: func(string) {}, written: func(int64, int64) {},
 	}
 	for i := range m.hole {
 		m.hole[i] = true
@@ -126,6 +131,21 @@ func (m *memSource) Writable() bool { return true }
 func (m *memSource) Flush() error   { return nil }
 
 func (m *memSource) WriteAt(p []byte, off int64) (int, error) {
+	m.mu.Lock()
+	late := m.late
+	m.late = false
+	m.mu.Unlock()
+	if late {
+		m.park("write")
+		p = append([]byte(nil), p...)
+		s := &span{off, off + int64(len(p))}
+		m.mu.Lock()
+		m.pending[s] = true
+		m.mu.Unlock()
+		m.lates.Go(func() { m.writeLate(p, s) })
+		return 0, fmt.Errorf("timeout: %w", ErrUnknownOutcome)
+	}
+	m.supersede(off, int64(len(p)))
 	put, err := 0, error(nil)
 	m.halves("write", off, int64(len(p)), func(at, n int64) bool {
 		copy(m.data[at:at+n], p[at-off:])
@@ -144,6 +164,31 @@ func (m *memSource) WriteAt(p []byte, off int64) (int, error) {
 	return put, err
 }
 
+// writeLate does a write that has failed already, unless it was overwritten.
+func (m *memSource) writeLate(p []byte, s *span) {
+	for range 5 {
+		m.park("late")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pending[s] {
+		copy(m.data[s.lo:], p)
+		m.unholeLocked(s.lo, int64(len(p)))
+		m.written(s.lo, int64(len(p)))
+	}
+}
+
+// supersede makes late writes that overlap a new one never happen.
+func (m *memSource) supersede(off, n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for s := range m.pending {
+		if s.overlaps(span{off, off + n}) {
+			delete(m.pending, s)
+		}
+	}
+}
+
 func (m *memSource) unholeLocked(off, n int64) {
 	for b := off / holeBlock; n > 0 && b*holeBlock < off+n; b++ {
 		m.hole[b] = false
@@ -154,6 +199,7 @@ func (m *memSource) Zero(off, length int64, punch bool) error {
 	if m.noZero {
 		return ErrNotSupported
 	}
+	m.supersede(off, length)
 	err := error(nil)
 	m.halves("zero", off, length, func(at, n int64) bool {
 		clear(m.data[at : at+n])
@@ -206,6 +252,15 @@ func (m *memSource) change(p []byte, off int64) {
 	m.touchLocked()
 	m.changing = true
 	m.mu.Unlock()
+	if m.atOnce {
+		m.mu.Lock()
+		copy(m.data[off:], p)
+		m.unholeLocked(off, int64(len(p)))
+		m.changing = false
+		m.written(off, int64(len(p)))
+		m.mu.Unlock()
+		return
+	}
 	m.halves("outside", off, int64(len(p)), func(at, n int64) bool {
 		copy(m.data[at:at+n], p[at-off:])
 		m.unholeLocked(at, n)
@@ -224,6 +279,14 @@ func (m *memSource) resize(size int) {
 	m.data = append(m.data[:min(size, len(m.data))], make([]byte, max(0, size-len(m.data)))...)
 	m.hole = append(m.hole[:min(size/holeBlock+1, len(m.hole))], make([]bool, max(0, size/holeBlock+1-len(m.hole)))...)
 	m.touchLocked()
+}
+
+// unstamped is a memSource whose changes from outside cannot be seen.
+type unstamped struct {
+	Source
+	ExtentSource
+	WritableSource
+	ZeroSource
 }
 
 var (

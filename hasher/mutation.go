@@ -67,9 +67,32 @@ func (im *Image) mutate(ctx context.Context, off, length int64, zeroes bool, wri
 	if zeroes && err == nil && m.era == im.era && (!m.mixed || broken(ruleZeroAlone)) {
 		im.markZeroLocked(off, length)
 	}
+	im.settleDoubtLocked(m, off, length, err)
 	im.generation++
 	im.removeLocked(m)
 	return err
+}
+
+// settleDoubtLocked keeps account of the blocks whose content nobody knows,
+// since a write of them may be done yet: what is read of them is not kept
+// until they are overwritten as a whole.
+func (im *Image) settleDoubtLocked(m *mutation, off, length int64, err error) {
+	if errors.Is(err, ErrUnknownOutcome) {
+		im.doubtful.add(span{m.lo, m.hi})
+	} else if err == nil && len(im.doubtful) > 0 {
+		im.doubtful.remove(im.wholeLocked(off, length))
+	}
+}
+
+// wholeLocked returns the blocks that lie whole in a range of bytes.
+func (im *Image) wholeLocked(off, length int64) span {
+	bs := int64(im.spec.BlockSize)
+	s := span{(off + bs - 1) / bs, (off + length) / bs}
+	if off+length == im.size {
+		s.hi = im.blocks
+	}
+	s.hi = min(s.hi, im.blocks)
+	return s
 }
 
 // errRange: the image has not, or no longer, the bytes to be changed.
@@ -264,6 +287,20 @@ func (m *moment) keepLocked(b, end int64, r digestRun, failed bool) {
 	m.accountLocked()
 }
 
+// rememberLocked keeps the run that ends at block end for the views of the
+// moment, if there is memory for it: nobody else would.
+func (m *moment) rememberLocked(end int64, r digestRun) {
+	n := r.zeros + int64(len(r.digests))/m.im.digestSize
+	cost := int64(len(r.digests)) + overlayGroupBytes*(n/overlayBlocks+2)
+	if m.overlay.bytes+cost > m.reserved {
+		if !m.im.cache.Reserve(cost) {
+			return
+		}
+		m.reserved += cost
+	}
+	m.keepLocked(end-n, end, r, false)
+}
+
 // accountLocked sets memory aside for the overlay. Where there is none, the
 // oldest moments end, this one maybe among them.
 func (m *moment) accountLocked() {
@@ -304,6 +341,19 @@ func (im *Image) beginLocked(m *mutation) bool {
 		im.park("one section")
 		im.mu.Lock()
 	}
+	im.changeLocked(s)
+	for _, o := range im.mutations {
+		if o.writing && s.overlaps(span{o.lo, o.hi}) {
+			o.mixed, m.mixed = true, true
+		}
+	}
+	m.writing = true
+	im.beginWriteLocked()
+	return true
+}
+
+// changeLocked makes known that blocks are about to change, or have changed.
+func (im *Image) changeLocked(s span) {
 	if !broken(ruleMarkUnknown) && !broken(ruleMarkBefore) {
 		im.table.Invalidate(s.lo, s.hi-s.lo)
 	}
@@ -317,15 +367,19 @@ func (im *Image) beginLocked(m *mutation) bool {
 			}
 		}
 	}
-	for _, o := range im.mutations {
-		if o.writing && s.overlaps(span{o.lo, o.hi}) {
-			o.mixed, m.mixed = true, true
-		}
-	}
-	m.writing = true
 	im.generation++
-	im.beginWriteLocked()
-	return true
+}
+
+// lackLocked reports whether the overlay lacks any of the blocks.
+func (m *moment) lackLocked(s span) bool {
+	for b := s.lo; b < s.hi; {
+		k, n := m.overlay.run(b, s.hi-b)
+		if k == heldNot {
+			return true
+		}
+		b += n
+	}
+	return false
 }
 
 // endCostlyLocked ends the moments for which more digests would have to be
@@ -350,12 +404,7 @@ var errMemory = errors.Join(ErrStale, errors.New("more was overwritten than can 
 // markZeroLocked marks the blocks that lie whole in a range of bytes, which
 // reads as zeros now.
 func (im *Image) markZeroLocked(off, length int64) {
-	bs := int64(im.spec.BlockSize)
-	lo, hi := (off+bs-1)/bs, (off+length)/bs
-	if off+length == im.size {
-		hi = im.blocks
-	}
-	if hi = min(hi, im.blocks); lo < hi {
-		im.table.SetZero(lo, hi-lo)
+	if s := im.wholeLocked(off, length); s.lo < s.hi && !im.volatile {
+		im.table.SetZero(s.lo, s.hi-s.lo)
 	}
 }

@@ -32,14 +32,19 @@ func (im *Image) PlainSum(ctx context.Context, a *Algorithm) ([]byte, error) {
 		im.plain[a] = p
 	}
 	sum, size := p.sum, im.size
-	if p.generation != im.generation {
+	if p.generation != im.generation || !im.lasting() {
 		sum = nil
+	}
+	slot := &p.task
+	if !im.lasting() {
+		// Work that began before may have read what is no longer there.
+		slot = new(*taskFor[[]byte])
 	}
 	im.mu.Unlock()
 	if sum != nil {
 		return sum, nil
 	}
-	return share(ctx, im, &p.task, "sums/"+a.Name(), size, func(ctx context.Context, t *task) ([]byte, error) {
+	return share(ctx, im, slot, "sums/"+a.Name(), size, func(ctx context.Context, t *task) ([]byte, error) {
 		for range settleTries {
 			if err := im.settle(ctx); err != nil {
 				return nil, err
@@ -63,7 +68,7 @@ func (im *Image) PlainSums() []*Algorithm {
 	defer im.mu.Unlock()
 	var known []*Algorithm
 	for _, a := range algorithms {
-		if p := im.plain[a]; p != nil && p.sum != nil && p.generation == im.generation {
+		if p := im.plain[a]; p != nil && p.sum != nil && p.generation == im.generation && im.lasting() {
 			known = append(known, a)
 		}
 	}

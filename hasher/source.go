@@ -83,6 +83,13 @@ type ZeroSource interface {
 	Allocate(off, length int64) error
 }
 
+// A RemoteSource may keep a caller waiting for long. Without it calls return
+// about as soon as a local file's, and callers wait for them.
+type RemoteSource interface {
+	// Remote reports whether waiters should be able to leave a call behind.
+	Remote() bool
+}
+
 // A StampedSource can tell that it was changed by somebody else. Without it
 // changes from outside go unnoticed.
 type StampedSource interface {
@@ -115,6 +122,9 @@ var (
 
 	// ErrWouldWait: the rest of the bytes is not at hand.
 	ErrWouldWait = errors.New("the bytes have to be waited for")
+
+	// ErrUnknownOutcome: a write may have been done, or may be done yet.
+	ErrUnknownOutcome = errors.New("it is not known whether the write was done")
 
 	// ErrReadOnly: the image was not opened for writing.
 	ErrReadOnly = errors.New("image is read-only")

@@ -34,16 +34,34 @@ func (ss *spans) add(s span) {
 	}
 }
 
+// remove takes s out of the set.
+func (ss *spans) remove(s span) {
+	var rest spans
+	for _, e := range *ss {
+		if e.lo < min(e.hi, s.lo) {
+			rest = append(rest, span{e.lo, min(e.hi, s.lo)})
+		}
+		if max(e.lo, s.hi) < e.hi {
+			rest = append(rest, span{max(e.lo, s.hi), e.hi})
+		}
+	}
+	*ss = rest
+}
+
 // has reports whether block b is in the set, and for how many of the n blocks
 // from there on the answer is the same.
 func (ss spans) has(b, n int64) (bool, int64) {
-	for _, s := range ss {
-		if b < s.lo {
-			return false, min(n, s.lo-b)
+	i, _ := slices.BinarySearchFunc(ss, b, func(e span, b int64) int {
+		if e.hi <= b {
+			return -1
 		}
-		if b < s.hi {
-			return true, min(n, s.hi-b)
-		}
+		return 1
+	})
+	switch {
+	case i == len(ss):
+		return false, n
+	case b < ss[i].lo:
+		return false, min(n, ss[i].lo-b)
 	}
-	return false, n
+	return true, min(n, ss[i].hi-b)
 }

@@ -61,7 +61,7 @@ func (im *Image) check() error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if s != im.stamp && im.writes == 0 && im.writeSeq == seq {
-		im.forgetLocked(s)
+		im.forgetLocked(s, "changed from outside")
 	}
 	return nil
 }
@@ -110,14 +110,10 @@ func (im *Image) awaitWriters(ctx context.Context) error {
 	if broken(ruleAwaitWriters) {
 		return nil
 	}
-	done := make(chan error, 1)
-	go func() { done <- im.stamped.AwaitWriters() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	_, err := await(ctx, func() (struct{}, error) {
+		return struct{}{}, im.stamped.AwaitWriters()
+	})
+	return err
 }
 
 // sleep waits for d, or until ctx ends.
@@ -139,8 +135,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 // has handed nothing out yet takes another moment; others are stale.
 var errOutside = fmt.Errorf("%w: the image was changed from outside", ErrStale)
 
-// forgetLocked drops all that is known: the source is not what it was.
-func (im *Image) forgetLocked(s Stamp) {
+// forgetLocked drops all that is known: the source may not be what it was.
+func (im *Image) forgetLocked(s Stamp, why string) {
 	im.era++
 	im.generation++
 	im.settled = false
@@ -159,7 +155,7 @@ func (im *Image) forgetLocked(s Stamp) {
 	for _, j := range im.jobs {
 		j.spoiled.add(span{j.lo, j.hi})
 	}
-	im.log.Info("image was changed from outside: its digests are forgotten", "size", im.size)
+	im.log.Info("digests are forgotten", "reason", why, "size", im.size)
 }
 
 // beginWriteLocked and endWrite bracket the I/O of a mutation, so that the
@@ -187,7 +183,7 @@ func (im *Image) endWrite() {
 			im.stamp, im.settled = s, true
 			break
 		}
-		im.forgetLocked(s)
+		im.forgetLocked(s, "changed while it was written")
 		break
 	}
 	im.writes--

@@ -12,8 +12,8 @@ import (
 //
 // The image's mutex guards all but the constants.
 type moment struct {
-	im         *Image
-	era        uint64 // constants
+	im         *Image // constants
+	since      uint64 // jobs with a lower number began before the moment
 	generation uint64
 	size       int64
 	blocks     int64
@@ -57,13 +57,13 @@ func (im *Image) OpenView(ctx context.Context) (*View, error) {
 // momentLocked returns the present moment, with one handle more.
 func (im *Image) momentLocked() *moment {
 	for _, m := range im.moments {
-		if m.generation == im.generation || broken(ruleNewMoment) {
+		if im.lasting() && m.generation == im.generation || broken(ruleNewMoment) {
 			m.handles++
 			return m
 		}
 	}
 	m := &moment{
-		im: im, era: im.era, generation: im.generation, size: im.size, blocks: im.blocks,
+		im: im, since: im.jobSeq + 1, generation: im.generation, size: im.size, blocks: im.blocks,
 		handles: 1, overlay: overlay{digest: int(im.digestSize)},
 	}
 	m.tailDigest = sync.OnceValue(func() []byte {
@@ -72,6 +72,9 @@ func (im *Image) momentLocked() *moment {
 	im.moments = append(im.moments, m)
 	return m
 }
+
+// lasting reports whether what is found of the image may be kept for others.
+func (im *Image) lasting() bool { return !im.volatile && len(im.doubtful) == 0 }
 
 // releaseLocked gives up a handle on a moment.
 func (m *moment) releaseLocked() {
@@ -249,7 +252,7 @@ func (v *View) Checksum(ctx context.Context) ([]byte, error) {
 
 func (m *moment) sum(ctx context.Context) ([]byte, error) {
 	m.im.mu.Lock()
-	if m.checksum == nil && m.im.final.sum != nil && m.im.final.generation == m.generation {
+	if m.checksum == nil && m.im.final.sum != nil && m.im.lasting() && m.im.final.generation == m.generation {
 		m.checksum = m.im.final.sum
 	}
 	sum, err := m.checksum, m.ended
@@ -299,7 +302,7 @@ func (m *moment) compute(ctx context.Context, t *task) ([]byte, error) {
 		return nil, m.ended
 	}
 	m.checksum = sum
-	if m.generation == m.im.generation {
+	if m.generation == m.im.generation && m.im.lasting() {
 		m.im.final = finalSum{m.generation, sum}
 	}
 	return sum, nil
@@ -331,7 +334,7 @@ func (m *moment) resume(outer *outerHash) (int64, error) {
 // later checksums, if the image still begins with these blocks.
 func (m *moment) leaveCheckpoint(outer *outerHash, blocks int64) error {
 	wanted := func() bool {
-		return m.ended == nil && m.im.checkpoints.wants(blocks) &&
+		return m.ended == nil && m.im.lasting() && m.im.checkpoints.wants(blocks) &&
 			(m.overlay.emptyBelow(blocks) || broken(rulePublishBelow))
 	}
 	m.im.mu.Lock()

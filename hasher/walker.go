@@ -18,6 +18,7 @@ type walker struct {
 	ahead  int64  // the next block to look at for starting jobs
 	probed int64  // unknown blocks below this are data: extents were asked for
 	jobs   []*job // joined, in order
+	zeros  spans  // what the last probe found, for volatile images
 	buf    []byte // what next returns
 }
 
@@ -80,9 +81,15 @@ func (w *walker) stepLocked() (digestRun, <-chan struct{}, error) {
 		return r, nil, err
 	}
 	if r, ok, err := w.resultLocked(n); ok {
+		if err == nil && w.im.volatile && !w.scan {
+			w.m.rememberLocked(w.pos, r)
+		}
 		return r, nil, err
 	}
 	if r, ok := w.knownLocked(n); ok {
+		if w.im.volatile && !w.scan {
+			w.m.rememberLocked(w.pos, r)
+		}
 		w.startLocked(w.im.pool.depth())
 		return r, nil, nil
 	}
@@ -155,6 +162,13 @@ func (w *walker) resultLocked(n int64) (digestRun, bool, error) {
 
 // knownLocked gives blocks that the table knows.
 func (w *walker) knownLocked(n int64) (digestRun, bool) {
+	if w.im.volatile {
+		if zero, n := w.zeros.has(w.pos, n); zero {
+			w.pos += n
+			return digestRun{zeros: n}, true
+		}
+		return digestRun{}, false
+	}
 	s, n := w.im.table.Run(w.pos, n)
 	switch s {
 	case blockcache.Zero:
@@ -176,6 +190,9 @@ func (w *walker) leavePassedLocked() {
 			// What it skipped was known then. Taken for data later, it is
 			// read: slower, never wrong.
 			w.probed = max(w.probed, j.probedTo)
+			if w.im.volatile {
+				w.zeros = j.zeros
+			}
 			j.leaveLocked(w.im, true, j.stopLocked)
 		} else if j.hi <= w.pos || j.finished && j.kinds == nil {
 			j.leaveLocked(w.im, true, j.stopLocked)
@@ -207,6 +224,14 @@ func (w *walker) startLocked(depth int) {
 	w.ahead = max(w.ahead, w.pos)
 	for w.ahead < w.end && w.unfinished() < depth {
 		k, n := w.m.overlay.run(w.ahead, w.end-w.ahead)
+		if k == heldNot && w.im.volatile {
+			if zero, run := w.zeros.has(w.ahead, n); zero {
+				w.ahead += run
+			} else if !w.startOneLocked(span{w.ahead, w.ahead + run}) {
+				return
+			}
+			continue
+		}
 		if k == heldNot {
 			var s blockcache.State
 			s, n = w.im.table.Run(w.ahead, n)
@@ -244,7 +269,7 @@ func (w *walker) startOneLocked(s span) bool {
 	if j := w.im.jobOnLocked(s); j != nil {
 		if j.lo > s.lo {
 			s.hi = j.lo
-		} else if w.joined(j) || j.joinLocked() {
+		} else if w.joined(j) || w.mayJoin(j) && j.joinLocked() {
 			if !w.joined(j) {
 				w.jobs = append(w.jobs, j)
 			}
@@ -269,6 +294,12 @@ func (w *walker) startOneLocked(s span) bool {
 		w.ahead = s.hi
 	}
 	return !probe
+}
+
+// mayJoin reports whether a job shows the walker's moment: where nobody tells
+// of changes from outside, it must not have begun before.
+func (w *walker) mayJoin(j *job) bool {
+	return w.im.lasting() || j.seq >= w.m.since
 }
 
 func (w *walker) joined(j *job) bool {

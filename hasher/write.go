@@ -80,17 +80,62 @@ func (im *Image) within(ctx context.Context, off, length int64, zeroes bool, wri
 }
 
 // Flush makes completed writes durable. When it fails, nobody knows what the
-// source holds, so all that is known is forgotten and views end.
-func (im *Image) Flush(context.Context) error {
+// source holds, so all that is known is forgotten and views end. When ctx ends
+// first, the flush goes on.
+func (im *Image) Flush(ctx context.Context) error {
 	if im.writable == nil {
 		return nil
 	}
+	if !im.remote {
+		return im.flush()
+	}
+	_, err := await(ctx, func() (struct{}, error) { return struct{}{}, im.flush() })
+	return err
+}
+
+func (im *Image) flush() error {
 	err := im.writable.Flush()
 	if err == nil {
 		return nil
 	}
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	im.forgetLocked(im.stamp)
+	im.forgetLocked(im.stamp, "a flush failed")
 	return fmt.Errorf("flush: %w", err)
+}
+
+// Invalidate says that the bytes [off, off+length) may have been changed from
+// outside. Views that still need what they were become stale, as with a change
+// that a stamp showed. The range is cut to the image.
+func (im *Image) Invalidate(off, length int64) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	bs := int64(im.spec.BlockSize)
+	s := span{off / bs, im.spec.blocks(min(off+length, im.size))}
+	if s.lo >= s.hi {
+		return
+	}
+	for _, m := range append([]*moment(nil), im.moments...) {
+		if m.lackLocked(s) {
+			m.endLocked(errOutside)
+		}
+	}
+	im.doubtful.remove(s)
+	im.changeLocked(s)
+	im.extentMap.m = nil
+}
+
+// InvalidateAll says that anything may have been changed from outside, the
+// size too.
+func (im *Image) InvalidateAll() error {
+	if im.stamped != nil {
+		if err := im.check(); err != nil {
+			return err
+		}
+	}
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.doubtful = nil
+	im.forgetLocked(im.stamp, "invalidated")
+	return nil
 }
