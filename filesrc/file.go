@@ -77,6 +77,10 @@ func (f *File) open() error {
 	if err != nil {
 		return openError(f.path, f.writable, err)
 	}
+	if err := sized(file, st); err != nil {
+		file.Close()
+		return openError(f.path, f.writable, err)
+	}
 	if f.writable {
 		if err := lockImage(file, f.path); err != nil {
 			file.Close()

@@ -52,6 +52,8 @@ func TestOpen_refusals(t *testing.T) {
 		{name: "socket", path: at("socket"), want: "open PATH: is a socket; a raw image is a regular file"},
 		{name: "character device", path: "/dev/null",
 			want: "open PATH: is a character device; a raw image is a regular file"},
+		{name: "made as it is read", path: "/proc/version",
+			want: "open PATH: has content, but says that it is empty: it is made as it is read; copy it to a regular file"},
 		{name: "dangling link", path: at("dangling"), want: "open PATH: no such file or directory"},
 		{name: "circle of links", path: at("loop"), want: "open PATH: too many levels of symbolic links"},
 	} {

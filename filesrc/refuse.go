@@ -3,6 +3,7 @@ package filesrc
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,6 +35,22 @@ func regular(st *unix.Stat_t) error {
 		return typeError("is a socket; a raw image is a regular file")
 	}
 	return typeError("is not a regular file")
+}
+
+// sized returns nil for a file that is as long as its status says. Those of
+// /proc say 0, and would be taken for empty images.
+func sized(file *os.File, st *unix.Stat_t) error {
+	if st.Size > 0 {
+		return nil
+	}
+	if n, _ := file.ReadAt(make([]byte, 1), 0); n == 0 {
+		return nil
+	}
+	var now unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &now); err != nil || now.Size > 0 {
+		return err // it has grown meanwhile
+	}
+	return typeError("has content, but says that it is empty: it is made as it is read; copy it to a regular file")
 }
 
 // openError is the line of an open that failed.
