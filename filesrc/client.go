@@ -56,7 +56,7 @@ func newLockFile(path string) (*os.File, error) {
 // whole mount. The descriptor is a new one of the same open file, so that it
 // stays valid when the image turns to another file; the caller closes it.
 func (f *File) PassthroughFile() (*os.File, bool) {
-	if f.writable {
+	if f.writable || f.device {
 		return nil, false
 	}
 	h, err := f.acquire()

@@ -1,5 +1,5 @@
-// Package filesrc serves raw disk images in regular files as a
-// [hasher.Source], on Linux.
+// Package filesrc serves raw disk images in regular files and on block devices
+// as a [hasher.Source], on Linux.
 //
 // # What callers may rely on
 //

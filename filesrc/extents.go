@@ -14,6 +14,8 @@ import (
 // zero; all else is data, even when it is zeros. Data that was written and is
 // not on disk yet is data. A file system that cannot tell has only data.
 //
+// A block device has only data.
+//
 // What is missing at the end of a file that shrank below the range is data,
 // since it does not read as zeros.
 func (f *File) Extents(ctx context.Context, off, length int64, yield func(hasher.Extent) bool) error {
@@ -22,6 +24,10 @@ func (f *File) Extents(ctx context.Context, off, length int64, yield func(hasher
 		return err
 	}
 	defer f.release(h)
+	if f.device {
+		yield(extent(off, length, 0))
+		return nil
+	}
 
 	for pos, end := off, off+length; pos < end; {
 		if err := ctx.Err(); err != nil {

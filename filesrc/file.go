@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,10 +26,12 @@ type Options struct {
 	Writable bool // open for writing too, and lock it against others
 }
 
-// A File is a raw image in a regular file.
+// A File is a raw image in a regular file or on a block device.
 type File struct {
 	path     string
 	writable bool
+	device   bool     // a block device
+	opened   int64    // nanoseconds since 1970
 	locks    *os.File // what clients lock when the image is writable, else nil
 
 	size     atomic.Int64 // bytes, as of the last Stamp
@@ -57,7 +60,8 @@ type handle struct {
 	caches atomic.Bool // reads cannot be kept out of the page cache
 }
 
-// Open opens the regular file that path leads to, through links too.
+// Open opens the regular file or block device that path leads to, through
+// links too.
 // An error is one line with the path, the reason, and the way out if any; it
 // matches [ErrInUse] when the file is locked by somebody else.
 func Open(path string, o Options) (*File, error) {
@@ -80,6 +84,13 @@ func (f *File) open() error {
 	if err := sized(file, st); err != nil {
 		file.Close()
 		return openError(f.path, f.writable, err)
+	}
+	f.device, f.opened = isDevice(st), time.Now().UnixNano()
+	if f.device {
+		if st.Size, err = deviceSize(file); err != nil {
+			file.Close()
+			return openError(f.path, f.writable, err)
+		}
 	}
 	if f.writable {
 		if err := lockImage(file, f.path); err != nil {

@@ -42,7 +42,7 @@ func (n *name) openFirst(path string, writable bool) (*os.File, *unix.Stat_t, er
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := regular(st); err != nil {
+	if err := served(st); err != nil {
 		return nil, nil, err
 	}
 	return at.open(path, writable)
@@ -120,7 +120,7 @@ func (p place) stat() (*unix.Stat_t, error) {
 	return st, err
 }
 
-// open opens the regular file at p. It is first pinned without being opened,
+// open opens the file at p. It is first pinned without being opened,
 // so that no exchange of the name between the look at its type and the open
 // can make this wait for a fifo or start a device.
 func (p place) open(path string, writable bool) (*os.File, *unix.Stat_t, error) {
@@ -141,12 +141,16 @@ func (p place) open(path string, writable bool) (*os.File, *unix.Stat_t, error) 
 	if err := unix.Fstat(pin, st); err != nil {
 		return nil, nil, err
 	}
-	if err := regular(st); err != nil {
+	if err := served(st); err != nil {
 		return nil, nil, err
 	}
 	mode := unix.O_RDONLY
 	if writable {
 		mode = unix.O_RDWR
+		if isDevice(st) {
+			// Nobody else may open it so, nor mount it, as long as we do.
+			mode |= unix.O_EXCL
+		}
 	}
 	// Hashing is no use of the data by its owner; only the owner and root
 	// may leave the access time alone.

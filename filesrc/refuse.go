@@ -18,29 +18,33 @@ type typeError string
 
 func (e typeError) Error() string { return string(e) }
 
-// regular returns nil for the status of a regular file, else what it is.
-func regular(st *unix.Stat_t) error {
+// served returns nil for the status of a regular file or a block device, else
+// what it is.
+func served(st *unix.Stat_t) error {
+	const wanted = "; a raw image is a regular file or a block device"
 	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
+	case unix.S_IFREG, unix.S_IFBLK:
 		return nil
 	case unix.S_IFDIR:
-		return typeError("is a directory; a raw image is a regular file")
-	case unix.S_IFBLK:
-		return typeError("is a block device; block devices are not served by this version")
+		return typeError("is a directory" + wanted)
 	case unix.S_IFCHR:
-		return typeError("is a character device; a raw image is a regular file")
+		return typeError("is a character device" + wanted)
 	case unix.S_IFIFO:
-		return typeError("is a fifo; a raw image is a regular file")
+		return typeError("is a fifo" + wanted)
 	case unix.S_IFSOCK:
-		return typeError("is a socket; a raw image is a regular file")
+		return typeError("is a socket" + wanted)
 	}
-	return typeError("is not a regular file")
+	return typeError("is not a regular file" + wanted)
 }
+
+func isDevice(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFBLK }
+
+func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 
 // sized returns nil for a file that is as long as its status says. Those of
 // /proc say 0, and would be taken for empty images.
 func sized(file *os.File, st *unix.Stat_t) error {
-	if st.Size > 0 {
+	if st.Size > 0 || isDevice(st) {
 		return nil
 	}
 	if n, _ := file.ReadAt(make([]byte, 1), 0); n == 0 {
@@ -63,6 +67,8 @@ func openError(path string, writable bool, err error) error {
 	case errors.Is(err, unix.EACCES):
 		return fmt.Errorf("open %s for writing: %w: run as a user who may write it, "+
 			"or serve it read-only", path, err)
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("open %s for writing: %w: unmount it, or end what holds it, or serve it read-only", path, err)
 	case errors.Is(err, unix.EROFS), errors.Is(err, unix.EPERM), errors.Is(err, unix.ETXTBSY):
 		return fmt.Errorf("open %s for writing: %w: serve it read-only", path, err)
 	}

@@ -24,6 +24,9 @@ func (f *File) Stamp() (hasher.Stamp, error) {
 		return hasher.Stamp{}, err
 	}
 	defer func() { f.release(h) }()
+	if f.device {
+		return f.deviceStamp(h)
+	}
 
 	at, named, err := f.name.lookup()
 	if err != nil && !gone(err) {
@@ -42,7 +45,7 @@ func (f *File) Stamp() (hasher.Stamp, error) {
 		f.replaced.Store(true)
 	case at.nofoll == 0:
 		// Given as a descriptor, whose number may mean any file by now.
-	case regular(named) == nil:
+	case isRegular(named):
 		if file, found, err := at.open(f.path, false); err == nil {
 			f.release(h)
 			h = f.turnTo(file)
@@ -69,6 +72,9 @@ func (f *File) Stamp() (hasher.Stamp, error) {
 // for data takes it, on xfs a read does. Direct writes share the lock on some
 // file systems and are not waited for there.
 func (f *File) AwaitWriters() error {
+	if f.device {
+		return nil
+	}
 	h, err := f.acquire()
 	if err != nil {
 		return err

@@ -39,7 +39,9 @@ func (f *File) Flush() error {
 // back, or the answer is hasher.ErrNotSupported. Without punch it stays
 // allocated: the file system zeroes it in place, or else punches it and
 // allocates it anew (so that a large range does not take as long as writing
-// it), or else zeros are written. After an error some of the range may be
+// it), or else zeros are written. A block device is told to zero the range in
+// either case (BLKZEROOUT), and never to discard it, since what it reads as
+// then is the device's own affair. After an error some of the range may be
 // zeroed or punched.
 func (f *File) Zero(off, length int64, punch bool) error {
 	h, err := f.acquireToWrite("zero", off)
@@ -49,6 +51,9 @@ func (f *File) Zero(off, length int64, punch bool) error {
 	defer f.release(h)
 	if length == 0 {
 		return nil // fallocate(2) calls that invalid
+	}
+	if f.device {
+		return h.result("zero", off, length, h.zeroDevice(off, length))
 	}
 	if punch {
 		return h.result("punch", off, length, h.fallocate(unix.FALLOC_FL_PUNCH_HOLE, off, length))
@@ -71,8 +76,8 @@ func (f *File) Allocate(off, length int64) error {
 		return err
 	}
 	defer f.release(h)
-	if length == 0 {
-		return nil
+	if length == 0 || f.device {
+		return nil // a device has all of its storage
 	}
 	return h.result("allocate", off, length, h.fallocate(0, off, length))
 }
