@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // front stands between the kernel's requests and go-fuse's nodes. It counts
@@ -51,8 +52,14 @@ func (f *front) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.
 	return res, f.count(opRead, status)
 }
 
+// Write makes what it wrote durable where the file was opened with O_SYNC or
+// O_DSYNC, or the write itself asks for it (RWF_DSYNC). The kernel leaves that
+// to us, and go-fuse does not tell its nodes.
 func (f *front) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	n, status := f.RawFileSystem.Write(cancel, in, data)
+	if status.Ok() && in.Flags&unix.O_DSYNC != 0 { // O_SYNC has that bit too
+		status = f.RawFileSystem.Fsync(cancel, &fuse.FsyncIn{InHeader: in.InHeader, Fh: in.Fh})
+	}
 	return n, f.count(opWrite, status)
 }
 

@@ -60,6 +60,7 @@ var (
 	_ fusefs.NodeGetattrer = (*imageFile)(nil)
 	_ fusefs.NodeSetattrer = (*imageFile)(nil)
 	_ fusefs.NodeOpener    = (*imageFile)(nil)
+	_ fusefs.NodeFsyncer   = (*imageFile)(nil)
 )
 
 // lookupImage answers a lookup of image.
@@ -133,6 +134,16 @@ func (f *imageFile) Setattr(ctx context.Context, fh fusefs.FileHandle, in *fuse.
 		return syscall.EPERM
 	}
 	return 0
+}
+
+// Fsync is the handle's. It must be here: go-fuse asks the node first, and that
+// of all other nodes has nothing to do.
+func (f *imageFile) Fsync(ctx context.Context, fh fusefs.FileHandle, flags uint32) syscall.Errno {
+	h, ok := fh.(fusefs.FileFsyncer)
+	if !ok {
+		return syscall.EBADF
+	}
+	return h.Fsync(ctx, flags)
 }
 
 func (f *imageFile) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uint32, syscall.Errno) {

@@ -127,6 +127,7 @@ func clip(off, size uint64, end int64, keepSize bool) (start, length int64, errn
 	return start, length, 0
 }
 
+// Fsync makes all writes durable, not only those of this handle.
 func (h *imageHandle) Fsync(ctx context.Context, flags uint32) syscall.Errno {
 	if !h.image().Writable() {
 		return 0

@@ -28,6 +28,7 @@ type testMount struct {
 type testOptions struct {
 	content  []byte
 	writable bool
+	flushes  *flushCounter // gets the file, and stands between; or nil
 }
 
 // notPassed is a file that the kernel cannot pass through.
@@ -53,7 +54,12 @@ func newTestMount(t *testing.T, o testOptions) *testMount {
 	pool := hasher.NewPool(1, false)
 	t.Cleanup(pool.Close)
 	cache := blockcache.New(1 << 20)
-	im, err := hasher.New(file, hasher.Options{Spec: spec, Cache: cache, Pool: pool})
+	source := hasher.Source(file)
+	if o.flushes != nil {
+		o.flushes.File = file
+		source = o.flushes
+	}
+	im, err := hasher.New(source, hasher.Options{Spec: spec, Cache: cache, Pool: pool})
 	must(err)
 	t.Cleanup(func() { im.Close() })
 
