@@ -35,6 +35,7 @@ type info struct {
 	Algorithms   []string `json:"algorithms"`
 	Writable     bool     `json:"writable"`
 	CacheMode    string   `json:"cache_mode"`
+	CacheReason  string   `json:"cache_reason"`
 	Epoch        string   `json:"epoch"`
 	Generation   uint64   `json:"generation"`
 
@@ -89,6 +90,7 @@ func (d *imageDir) fixedInfo() *info {
 		Construction: "blkhash",
 		Writable:     d.Image.Image.Writable(),
 		CacheMode:    d.CacheMode,
+		CacheReason:  d.CacheReason,
 		Epoch:        d.m.epoch,
 		Work:         []infoWork{},
 		Bad:          []int64{},

@@ -26,12 +26,13 @@ const subtype = "hashfs"
 
 // An Image is a directory of the mount.
 type Image struct {
-	Name      string // of the directory; unique in a mount
-	Source    string // as the user gave it
-	Format    string // such as "raw", which makes map.json tell offsets
-	CacheMode string // "keep" or "none"
-	Image     *hasher.Image
-	Backing   Backing // nil where there is no local file
+	Name        string // of the directory; unique in a mount
+	Source      string // as the user gave it
+	Format      string // such as "raw", which makes map.json tell offsets
+	CacheMode   string // "keep" or "none"
+	CacheReason string // why that mode holds, for people
+	Image       *hasher.Image
+	Backing     Backing // nil where there is no local file
 }
 
 // A Backing is the local file under an image. Its methods may be called from

@@ -56,7 +56,7 @@ func TestInfo_keys_and_values(t *testing.T) {
 	m := mount(t, "--cache-size=1m", "My disk="+s.path+",digest=blake2b256/4k,writable,cache=none", s.path)
 	text := m.read("My disk", "info.json")
 	want := []string{
-		"name", "source", "format", "size", "block_size", "digest", "construction", "algorithms", "writable", "cache_mode", "epoch", "generation",
+		"name", "source", "format", "size", "block_size", "digest", "construction", "algorithms", "writable", "cache_mode", "cache_reason", "epoch", "generation",
 		"blocks", "blocks.total", "blocks.unknown", "blocks.zero", "blocks.data", "blocks.failed",
 		"cache", "cache.bytes", "cache.limit", "cache.needed", "cache.hits", "cache.misses", "cache.evictions",
 		"work", "last_error", "bad",

@@ -73,18 +73,35 @@ func (o *openImages) add(p *mountPlan, s source.Source, f *filesrc.File, log *sl
 		f.Close()
 		return err
 	}
-	cache, mode := o.cache, "keep"
-	if s.Cache == "none" {
-		cache, mode = blockcache.New(0), "none"
+	keep, why := cacheMode(s, f)
+	mode := "none"
+	if keep {
+		mode = "keep"
 	}
-	im, err := hasher.New(f, hasher.Options{Spec: spec, Cache: cache, Pool: o.pool, Log: log, Name: s.Name})
+	im, err := hasher.New(f, hasher.Options{
+		Spec: spec, Cache: o.cache, Pool: o.pool, Log: log, Name: s.Name, Volatile: !keep,
+	})
 	if err != nil {
 		return err
 	}
 	o.images = append(o.images, &hashfs.Image{
-		Name: s.Name, Source: s.Arg, Format: s.Format, CacheMode: mode, Image: im, Backing: f,
+		Name: s.Name, Source: s.Arg, Format: s.Format, CacheMode: mode, CacheReason: why, Image: im, Backing: f,
 	})
 	return nil
+}
+
+// cacheMode decides whether digests are kept between opens: by the user's word,
+// else only where no change from outside can go unnoticed.
+func cacheMode(s source.Source, f *filesrc.File) (keep bool, why string) {
+	switch {
+	case s.Cache != "":
+		return s.Cache == "keep", "by the option cache=" + s.Cache
+	case !f.Device():
+		return true, "changes from outside show in the file's times"
+	case f.Writable():
+		return true, "the device is held exclusively"
+	}
+	return false, "changes from outside to a device cannot be seen"
 }
 
 // close closes the images.

@@ -175,7 +175,14 @@ func (s *summer) sumImage(ctx context.Context, im *hasher.Image, path string, ki
 	}
 	defer view.Close()
 	defer s.bars.watch(im, path, "checksum")()
-	return view.Checksum(ctx)
+	before := im.Geometry().Generation
+	digest, err := view.Checksum(ctx)
+	if err == nil && im.Geometry().Generation != before {
+		// The view has turned to what the source is now. Whoever asked for
+		// the digest of a file does not expect that it changes.
+		return nil, hasher.ErrBusy
+	}
+	return digest, err
 }
 
 // sumCache is little: each block is used once.

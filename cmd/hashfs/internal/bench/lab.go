@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// A lab is where experiments are made: the data, the programs, and what was
+// mounted and is to go away.
+type lab struct {
+	*options
+	data  *dataSet
+	tools tools
+	dir   string // for mounts and small files
+}
+
+func newLab(ctx context.Context, o *options) (*lab, error) {
+	for _, path := range []*string{&o.hashfs, &o.loopback} {
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(abs); err != nil {
+			return nil, fmt.Errorf("%w: build it first, as make bench does", err)
+		}
+		*path = abs
+	}
+	dir, err := os.MkdirTemp("", "hashfs-bench-")
+	if err != nil {
+		return nil, err
+	}
+	l := &lab{options: o, dir: dir, tools: findTools(ctx, os.Getenv("NBDCOPY"))}
+	if l.data, err = newDataSet(o.dir, o.quick); err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *lab) close() {
+	l.data.remove()
+	os.RemoveAll(l.dir)
+}
+
+// An experiment gives one row, or several that come from the same runs. When it
+// fails the rows say so, without a result.
+type experiment struct {
+	name string
+	rows []*row
+	run  func(ctx context.Context, l *lab, rows []*row) error
+}
+
+// experiments makes all the experiments, and returns their rows and how many of
+// them failed.
+func (l *lab) experiments(ctx context.Context) (rows []*row, failed int) {
+	for _, e := range allExperiments() {
+		if !l.only.MatchString(e.name) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "bench: %s\n", e.name)
+		err := e.run(ctx, l, e.rows)
+		if ctx.Err() != nil {
+			return nil, 0
+		}
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", e.name, err)
+			var missing missingTool
+			if !errors.As(err, &missing) {
+				failed++
+			}
+			for _, r := range e.rows {
+				r.missing = err.Error()
+			}
+		}
+		rows = append(rows, e.rows...)
+	}
+	return rows, failed
+}
+
+// A measurement runs one side once.
+type measurement func(context.Context) (float64, error)
+
+// race runs the two sides in turns, and fills the row. Who comes first changes
+// each time, so that neither gains by it. A side that is nil is left out.
+func (l *lab) race(ctx context.Context, r *row, ours, theirs measurement) error {
+	sides := []struct {
+		run     measurement
+		samples *[]float64
+	}{{ours, &r.ours}, {theirs, &r.theirs}}
+	for i := range l.runs + 1 {
+		for j := range sides {
+			s := sides[(i+j)%2]
+			if s.run == nil {
+				continue
+			}
+			v, err := s.run(ctx)
+			if err != nil {
+				return err
+			}
+			if i > 0 {
+				*s.samples = append(*s.samples, v)
+			}
+		}
+	}
+	return nil
+}
