@@ -2,6 +2,7 @@ package filesrc
 
 import (
 	"fmt"
+	"io"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +19,27 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer f.release(h)
-	return h.file.WriteAt(p, off) // retries EINTR and short writes
+	return h.writeAt(p, off)
+}
+
+// writeAt is not os.File's method, which forgets how much it wrote when what
+// is left then fails.
+func (h *handle) writeAt(p []byte, off int64) (done int, err error) {
+	for done < len(p) {
+		var n int
+		err := retry(func() (err error) {
+			n, err = unix.Pwrite(h.fd, p[done:], off+int64(done))
+			return err
+		})
+		if err == nil && n == 0 {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			return done, fmt.Errorf("write %s at %d: %w", h.file.Name(), off+int64(done), err)
+		}
+		done += n
+	}
+	return done, nil
 }
 
 // Flush makes completed writes durable by fdatasync(2). After an error it is
@@ -96,7 +117,7 @@ func (h *handle) punchAndAllocate(off, length int64) error {
 
 func (h *handle) writeZeros(off, length int64) error {
 	for length > 0 {
-		n, err := h.file.WriteAt(zeros[:min(length, int64(len(zeros)))], off)
+		n, err := h.writeAt(zeros[:min(length, int64(len(zeros)))], off)
 		if err != nil {
 			return err
 		}
