@@ -1,0 +1,261 @@
+// Command asm writes the assembly of package blake3x16: `go generate` in the
+// directory above runs it. It is a module of its own so that hashfs does not
+// depend on avo.
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// A vector holds one word of each of 16 messages.
+const vectorBytes = 4 * 16
+
+// A half is one of the two groups of 16 messages that take turns. Its state
+// has 16 of the 32 vector registers, so the words of the message stay in
+// memory: an addition can take them from there.
+type half struct {
+	state    [16]reg.VecPhysical
+	words    Mem // the 64-byte block, 16 vectors
+	chain    Mem // the chaining values, 8 vectors
+	counters Mem // a vector, where the caller has it
+	messages Mem // 16 addresses
+	out      Mem // 16 chaining values of 32 bytes each
+}
+
+// iv is the initial chaining value, that of SHA-256, in read-only memory.
+var iv Mem
+
+func main() {
+	ConstraintExpr("amd64")
+	iv = GLOBL("iv", RODATA|NOPTR)
+	for i, word := range []uint32{
+		0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+		0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
+	} {
+		DATA(4*i, U32(word))
+	}
+	hash()
+	Generate()
+}
+
+// hash writes the function. The rounds are unrolled: then the permutation of the
+// words is but another address in each addition.
+func hash() {
+	TEXT("hash32", 0, "func(out *[1024]byte, p *[32]*byte, counters *[32]uint32, blocks int, blockLen, start, middle, end uint32)")
+	Pragma("noescape")
+	Doc("hash32 hashes 32 messages, each of so many 64-byte blocks, more than 0, at p[i], and writes their",
+		"chaining values, of 32 bytes each, to out; it reads all before. counters[i] is the low half of the",
+		"chunk counter, whose high half is 0, and blockLen how many bytes of a block count. The flags of a",
+		"block are middle, those of the first also start, those of the last also end. It needs AVX512F.")
+	out := Mem{Base: Load(Param("out"), GP64())}
+	p := Mem{Base: Load(Param("p"), GP64())}
+	counters := Mem{Base: Load(Param("counters"), GP64())}
+	blocks := Load(Param("blocks"), GP64())
+	blockLen := Load(Param("blockLen"), GP32())
+	flags := Load(Param("start"), GP32())
+	middle := Load(Param("middle"), GP32())
+	end := Load(Param("end"), GP32())
+	ORL(middle, flags)
+	at := GP64() // offset of the block in the messages
+	XORQ(at, at)
+	halves := newHalves(out, p, counters)
+	for i := range 8 {
+		VPBROADCASTD(iv.Offset(4*i), reg.Z0)
+		for _, h := range halves {
+			VMOVDQA32(reg.Z0, h.chain.Offset(vectorBytes*i))
+		}
+	}
+
+	Label("block")
+	CMPQ(blocks, Imm(1))
+	JNE(LabelRef("load"))
+	ORL(end, flags)
+	Label("load")
+	for _, h := range halves {
+		h.load(at)
+	}
+	for _, h := range halves {
+		h.begin(blockLen, flags)
+	}
+	rounds(&halves)
+	for _, h := range halves {
+		h.finish()
+	}
+	MOVL(middle, flags)
+	ADDQ(Imm(64), at)
+	DECQ(blocks)
+	JNZ(LabelRef("block"))
+
+	for _, h := range halves {
+		h.store()
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// newHalves makes the frame and divides all between the two halves.
+func newHalves(out, p, counters Mem) (halves [2]half) {
+	// A vector that spans two cache lines is slow, so the frame is aligned.
+	const size = (16 + 8) * vectorBytes
+	frame := Mem{Base: GP64()}
+	LEAQ(AllocLocal(2*size+vectorBytes).Offset(vectorBytes-1), frame.Base)
+	ANDQ(I32(-vectorBytes), frame.Base)
+	for i := range halves {
+		halves[i] = half{
+			state:    [16]reg.VecPhysical(zmm[16*i:]),
+			words:    frame.Offset(size * i),
+			chain:    frame.Offset(size*i + 16*vectorBytes),
+			counters: counters.Offset(vectorBytes * i),
+			messages: p.Offset(16 * 8 * i),
+			out:      out.Offset(16 * 32 * i),
+		}
+	}
+	return halves
+}
+
+var zmm = [32]reg.VecPhysical{
+	reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7,
+	reg.Z8, reg.Z9, reg.Z10, reg.Z11, reg.Z12, reg.Z13, reg.Z14, reg.Z15,
+	reg.Z16, reg.Z17, reg.Z18, reg.Z19, reg.Z20, reg.Z21, reg.Z22, reg.Z23,
+	reg.Z24, reg.Z25, reg.Z26, reg.Z27, reg.Z28, reg.Z29, reg.Z30, reg.Z31,
+}
+
+// load transposes the blocks at that offset in the 16 messages, so that each
+// vector has the same word of all. It takes all registers: no state is in them.
+func (h half) load(at reg.Register) {
+	a, b := zmm[:16], zmm[16:]
+	for i := range a {
+		r := GP64()
+		MOVQ(h.messages.Offset(8*i), r)
+		VMOVDQU32(Mem{Base: r, Index: at, Scale: 1}, a[i])
+	}
+	quads(a, b)
+	// a[4*q+j] has, in its quarter k, word 4*k+j of the messages 4*q to 4*q+3.
+	for j := range 4 {
+		x := [4]reg.VecPhysical{a[j], a[4+j], a[8+j], a[12+j]}
+		t := b[4*j:]
+		VSHUFI32X4(Imm(0x88), x[1], x[0], t[0])
+		VSHUFI32X4(Imm(0xdd), x[1], x[0], t[1])
+		VSHUFI32X4(Imm(0x88), x[3], x[2], t[2])
+		VSHUFI32X4(Imm(0xdd), x[3], x[2], t[3])
+		VSHUFI32X4(Imm(0x88), t[2], t[0], x[0])
+		VSHUFI32X4(Imm(0x88), t[3], t[1], x[1])
+		VSHUFI32X4(Imm(0xdd), t[2], t[0], x[2])
+		VSHUFI32X4(Imm(0xdd), t[3], t[1], x[3])
+		for k := range 4 {
+			VMOVDQA32(x[k], h.words.Offset(vectorBytes*(4*k+j)))
+		}
+	}
+}
+
+// quads transposes each four vectors of a, four words by four in each quarter.
+// It spoils b.
+func quads(a, b []reg.VecPhysical) {
+	for q := 0; q < len(a); q += 4 {
+		a, b := a[q:q+4], b[q:q+4]
+		VPUNPCKLDQ(a[1], a[0], b[0])
+		VPUNPCKHDQ(a[1], a[0], b[1])
+		VPUNPCKLDQ(a[3], a[2], b[2])
+		VPUNPCKHDQ(a[3], a[2], b[3])
+		VPUNPCKLQDQ(b[2], b[0], a[0])
+		VPUNPCKHQDQ(b[2], b[0], a[1])
+		VPUNPCKLQDQ(b[3], b[1], a[2])
+		VPUNPCKHQDQ(b[3], b[1], a[3])
+	}
+}
+
+// begin sets the state to that before the rounds.
+func (h half) begin(blockLen, flags reg.Register) {
+	for i := range 8 {
+		VMOVDQA32(h.chain.Offset(vectorBytes*i), h.state[i])
+	}
+	for i := range 4 {
+		VPBROADCASTD(iv.Offset(4*i), h.state[8+i])
+	}
+	VMOVDQU32(h.counters, h.state[12])
+	VPXORD(h.state[13], h.state[13], h.state[13])
+	VPBROADCASTD(blockLen, h.state[14])
+	VPBROADCASTD(flags, h.state[15])
+}
+
+// finish makes the chaining values out of the state after the rounds.
+func (h half) finish() {
+	for i := range 8 {
+		VPXORD(h.state[8+i], h.state[i], h.state[i])
+		VMOVDQA32(h.state[i], h.chain.Offset(vectorBytes*i))
+	}
+}
+
+// rounds does the seven rounds of both halves in turns of four instructions.
+// The second half is one turn behind: so the rotations of the one, for which
+// there are fewer units, meet the additions of the other.
+func rounds(halves *[2]half) {
+	first, second := halves[0].turns(), halves[1].turns()
+	first[0]()
+	for i, turn := range first[1:] {
+		second[i]()
+		turn()
+	}
+	second[len(second)-1]()
+}
+
+// turns returns what writes the seven rounds of one half, four instructions
+// each that do not depend on each other.
+func (h half) turns() (turns []func()) {
+	words := [16]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	for range 7 {
+		turns = append(turns, h.quarters(0, [8]int(words[:8]))...)
+		turns = append(turns, h.quarters(1, [8]int(words[8:]))...)
+		var next [16]int
+		for i, from := range permutation {
+			next[i] = words[from]
+		}
+		words = next
+	}
+	return turns
+}
+
+// permutation is that of the message words after each round.
+var permutation = [16]int{2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8}
+
+// quarters returns the turns that apply the function G to the four columns
+// of the state, or, where skew is 1 and not 0, to its diagonals.
+func (h half) quarters(skew int, words [8]int) (turns []func()) {
+	type quarter struct{ a, b, c, d reg.VecPhysical }
+	each := func(write func(i int, q quarter)) {
+		turns = append(turns, func() {
+			for i := range 4 {
+				write(i, quarter{
+					h.state[i], h.state[4+(i+skew)%4],
+					h.state[8+(i+2*skew)%4], h.state[12+(i+3*skew)%4],
+				})
+			}
+		})
+	}
+	for step, turn := range [2][2]uint64{{16, 12}, {8, 7}} {
+		each(func(i int, q quarter) { VPADDD(h.words.Offset(vectorBytes*words[2*i+step]), q.a, q.a) })
+		each(func(i int, q quarter) { VPADDD(q.b, q.a, q.a) })
+		each(func(i int, q quarter) { VPXORD(q.a, q.d, q.d) })
+		each(func(i int, q quarter) { VPRORD(Imm(turn[0]), q.d, q.d) })
+		each(func(i int, q quarter) { VPADDD(q.d, q.c, q.c) })
+		each(func(i int, q quarter) { VPXORD(q.c, q.b, q.b) })
+		each(func(i int, q quarter) { VPRORD(Imm(turn[1]), q.b, q.b) })
+	}
+	return turns
+}
+
+// store writes the 16 chaining values, which are in the state.
+func (h half) store() {
+	// Quarter k of vector j has words 0 to 3 of message 4*k+j, or 4 to 7 of
+	// message 4*k+j-4.
+	quads(h.state[:8], h.state[8:])
+	for j := range 4 {
+		for k := range 4 {
+			to := h.out.Offset(32 * (4*k + j))
+			VEXTRACTI32X4(Imm(uint64(k)), h.state[j], to)
+			VEXTRACTI32X4(Imm(uint64(k)), h.state[4+j], to.Offset(16))
+		}
+	}
+}
