@@ -25,16 +25,18 @@ SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 endif
 export SOURCE_DATE_EPOCH
 
-# Benchmarks: how often, and which.
+# Benchmarks of the parts: how often, and which.
 COUNT    ?= 1
 BENCH    ?= .
+# Arguments of the harness that measures against other programs, as -quick.
+BENCHFLAGS ?=
 # How long each fuzz test runs.
 FUZZTIME ?= 1m
 
 GO       := scripts/go.sh
 SOURCES  := go.mod go.sum $(shell find . -name '*.go' ! -name '*_test.go' -o -name '*.s')
 
-.PHONY: build install uninstall clean test demo bench lint fuzz
+.PHONY: build install uninstall clean test demo bench bench-go lint fuzz
 .DELETE_ON_ERROR:
 
 build: build/hashfs build/docs build/hashfs@.service
@@ -83,7 +85,10 @@ test:
 lint:
 	scripts/lint.sh
 
-bench:
+bench: build/hashfs
+	scripts/bench.sh $(BENCHFLAGS)
+
+bench-go:
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...
 
 fuzz:

@@ -62,7 +62,7 @@ func (d *dataSet) checkSpace() error {
 		return fmt.Errorf("free space of %s: %w", d.dir, err)
 	}
 	need := 3*d.size + digestsSize + 256<<20
-	if free := int64(st.Bavail) * st.Bsize; free < need {
+	if free := int64(st.Bavail) * int64(st.Bsize); free < need {
 		return fmt.Errorf("%s: %d MiB are free, and %d MiB are needed: choose another place with -dir", d.dir, free>>20, need>>20)
 	}
 	return nil

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Measures hashfs against its peers, and writes docs/performance.md. Arguments go
+# to the harness: -quick tries it out and writes nothing. BENCHDIR is where the
+# data is made, NBDCOPY an nbdcopy with --blkhash (1.24 or later).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+# What is measured against, and what measures, as COMMAND:PACKAGE.
+bench_tools=(
+  "${run_tools[@]}"
+  openssl:openssl
+  b3sum:b3sum
+  qemu-nbd:qemu-utils
+  nbdcopy:libnbd-bin
+  fio:fio
+  /usr/bin/time:time # the shell's own does not measure memory
+)
+provide "${bench_tools[@]}"
+
+mkdir -p build/bench
+scripts/go.sh build -o build/bench/ ./cmd/hashfs/internal/bench ./fs/internal/loopback
+[ $# -gt 0 ] || set -- -o docs/performance.md
+exec build/bench/bench -hashfs build/hashfs -loopback build/bench/loopback -dir "${BENCHDIR:-}" "$@"
