@@ -38,6 +38,7 @@ const (
 	kindImage
 	kindSums
 	kindSum
+	kindInvalidate
 )
 
 func ino(image uint64, k kind, low uint64) uint64 {

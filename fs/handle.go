@@ -52,11 +52,22 @@ func (m *mount) newHandle(h *handle) *handle {
 func (h *handle) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	ctx, cancel := h.m.deadline(ctx)
 	defer cancel()
-	n, err := h.r.readAt(ctx, dest, off)
+	n, err := h.read(ctx, dest, off)
 	if err != nil {
 		return nil, h.m.fail(ctx, h.d, "read "+h.name, err)
 	}
 	return fuse.ReadResultData(dest[:n]), 0
+}
+
+func (h *handle) read(ctx context.Context, dest []byte, off int64) (int, error) {
+	if _, rendered := h.r.(text); !rendered {
+		leave, err := h.m.limits.enter(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer leave()
+	}
+	return h.r.readAt(ctx, dest, off)
 }
 
 func (h *handle) Release(ctx context.Context) syscall.Errno {

@@ -112,6 +112,8 @@ func (d *imageDir) Lookup(ctx context.Context, name string, out *fuse.EntryOut) 
 		return d.lookupImage(ctx, out)
 	case "map", "map.json":
 		return d.lookupMap(ctx, name, out)
+	case "invalidate":
+		return d.lookupInvalidate(ctx, out), 0
 	}
 	g, err := d.Image.Image.Refresh(ctx)
 	if name == "info.json" {

@@ -27,6 +27,7 @@ type mount struct {
 	own     owner  // of what belongs to no image
 	metrics *metrics
 	forget  *forgetter
+	limits  *limiter
 	front   *front
 	server  *fuse.Server // set before the first request
 
@@ -46,6 +47,7 @@ func newMount(images []*Image, o Options) (*mount, error) {
 		started: time.Now(),
 		epoch:   rand.Text(),
 		forget:  newForgetter(),
+		limits:  newLimiter(),
 		timeout: requestTimeout(),
 		logged:  map[*imageDir]string{},
 	}

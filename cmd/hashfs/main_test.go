@@ -167,7 +167,7 @@ func TestFailures(t *testing.T) {
 		{"NBD", []string{"mount", "nbd://host/x", "mnt"}, 2, "nbd://host/x: an NBD URI: this version serves raw files only"},
 		{"no such image", []string{"mount", "none.img", "mnt"}, 1, "open none.img: no such file or directory"},
 		{"equals sign in a file name", []string{"mount", "a=b.img", "mnt"}, 1, "open b.img: no such file or directory: for the file called a=b.img write ./a=b.img"},
-		{"device", []string{"mount", "/dev/null", "mnt"}, 1, "open /dev/null: is a character device; a raw image is a regular file"},
+		{"device", []string{"mount", "/dev/null", "mnt"}, 1, "open /dev/null: is a character device; a raw image is a regular file or a block device"},
 		{"directory without images", []string{"mount", "none", "mnt"}, 1, "none: no image in this directory: it has no regular file called *.raw or *.img"},
 		{"one name twice", []string{"mount", "disk.img", "./disk.img", "mnt"}, 1, `disk.img and ./disk.img: both are called "disk": name one by NAME=LOCATION`},
 		{"no mount point", []string{"mount", "disk.img", "nosuch"}, 1, "nosuch: no such directory: make the mount point by mkdir"},
