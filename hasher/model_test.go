@@ -436,7 +436,9 @@ func (m *model) settled() error {
 		return err
 	}
 	m.src.lates.Wait()
+	m.src.mu.Lock()
 	clear(m.src.bad)
+	m.src.mu.Unlock()
 	// A job that failed before, and that nobody waits for any more, may still
 	// be under way.
 	if v, err := m.im.OpenView(context.Background()); err == nil {
