@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -148,6 +149,9 @@ func Started() (*Child, bool) {
 		return nil, false
 	}
 	os.Unsetenv(marker)
+	// It was started as /proc/self/exe, and would be called "exe" by ps, and
+	// by whoever tells who holds the lock of an image.
+	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 	unix.CloseOnExec(pipeFD)
 	pipe := os.NewFile(pipeFD, "pipe to the parent")
 	unix.Umask(0o077)

@@ -76,6 +76,7 @@ func command(t *testing.T, role string) (cmd *exec.Cmd, file string) {
 
 func TestStart_ready(t *testing.T) {
 	cmd, file := command(t, "ready")
+	cmd.Args[0] = "/usr/bin/called-so"
 	stray, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +101,10 @@ func TestStart_ready(t *testing.T) {
 	}
 	if sid, err := unix.Getsid(pid); err != nil || sid != pid {
 		t.Errorf("the daemon %d belongs to %d, %v", pid, sid, err)
+	}
+	// ps, top and pkill know a process by this; /proc/self/exe would be "exe".
+	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err != nil || string(name) != "called-so\n" {
+		t.Errorf("the daemon is called %q, %v", name, err)
 	}
 	for name, want := range map[string]string{"cwd": "/", "fd/0": "/dev/null", "fd/1": "/dev/null", "fd/2": "/dev/null"} {
 		if got, err := os.Readlink(fmt.Sprintf("/proc/%d/%s", pid, name)); err != nil || got != want {
