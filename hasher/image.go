@@ -91,7 +91,8 @@ type Image struct {
 	extentMap   extentMap
 	tasks       map[*task]struct{}
 	failure     *Failure
-	hashedBytes int64 // read and hashed since the start
+	complained  map[int64]bool // blocks whose failure is in the log
+	hashedBytes int64          // read and hashed since the start
 	readErrors  int64
 
 	background sync.WaitGroup // tasks
@@ -116,6 +117,7 @@ func New(src Source, o Options) (*Image, error) {
 		log:        o.Log,
 		plain:      map[*Algorithm]*plainSum{},
 		tasks:      map[*task]struct{}{},
+		complained: map[int64]bool{},
 		park:       func(string) {},
 		tuning: tuning{
 			jobBlocks:        int64(max(1, min(jobBytes/o.Spec.BlockSize, jobBlocks))),

@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -224,6 +226,46 @@ func TestImage_failedBlocks(t *testing.T) {
 	if s := im.Status(); s.BlockCounts.Failed != 0 {
 		t.Errorf("%d blocks still failed", s.BlockCounts.Failed)
 	}
+}
+
+// A block that cannot be read is in the log once, however it is read, until it
+// could be read.
+func TestImage_failureIsLoggedOnce(t *testing.T) {
+	ctx := context.Background()
+	src := newMemSource(320)
+	clear(src.hole)
+	src.bad[3] = true
+	im := newTestImage(t, src, mustSpec(t, "md5/32"), 1<<20)
+	var log bytes.Buffer
+	im.log = slog.New(slog.NewTextHandler(&log, nil))
+	p := make([]byte, 32)
+	fail := func(times int) {
+		t.Helper()
+		for range 3 {
+			if _, err := im.ReadAt(ctx, p, 100); err == nil {
+				t.Error("the bad block was read")
+			}
+			if _, err := openView(t, im).Checksum(ctx); err == nil {
+				t.Error("there is a checksum over the bad block")
+			}
+			if _, err := im.PlainSum(ctx, Algorithms()[0]); err == nil {
+				t.Error("there is a digest of all with the bad block")
+			}
+		}
+		if n := strings.Count(log.String(), "cannot read"); n != times {
+			t.Errorf("logged %d times, want %d:\n%s", n, times, log.String())
+		}
+	}
+	fail(1)
+	delete(src.bad, 3)
+	if _, err := openView(t, im).Checksum(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := im.WriteAt(ctx, p, 96); err != nil { // makes it unknown again
+		t.Fatal(err)
+	}
+	src.bad[3] = true
+	fail(2)
 }
 
 // hang is a source whose reads wait until they are let go.

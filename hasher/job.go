@@ -141,6 +141,13 @@ func (j *job) finish(stampErr error) {
 // publishLocked puts the results of the blocks [b, end) into the table, but
 // for those that are not to be kept.
 func (j *job) publishLocked(b, end int64) {
+	for at := b; at < end && len(j.im.complained) > 0; {
+		k, n := j.kind(at, end-at)
+		if k != resultFailed {
+			j.im.goodLocked(at, n)
+		}
+		at += n
+	}
 	if j.im.volatile {
 		return
 	}

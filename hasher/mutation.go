@@ -357,6 +357,7 @@ func (im *Image) changeLocked(s span) {
 	if !broken(ruleMarkUnknown) && !broken(ruleMarkBefore) {
 		im.table.Invalidate(s.lo, s.hi-s.lo)
 	}
+	im.goodLocked(s.lo, s.hi-s.lo)
 	if !broken(ruleDropCheckpoint) {
 		im.checkpoints.drop(s.lo)
 	}

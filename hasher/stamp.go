@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-
-	"hashfs/blockcache"
 )
 
 const (
@@ -151,6 +149,7 @@ func (im *Image) forgetLocked(s Stamp, why string) {
 	im.checkpoints = checkpoints{distance: im.checkpointBlocks}
 	im.final = finalSum{}
 	clear(im.plain)
+	clear(im.complained)
 	im.endMomentsLocked(errOutside)
 	for _, j := range im.jobs {
 		j.spoiled.add(span{j.lo, j.hi})
@@ -202,22 +201,4 @@ func (im *Image) atEnd(off int64, err error) bool {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	return off >= im.size
-}
-
-// noteFailure keeps an error for Status, and logs it unless the block is
-// known to fail already.
-func (im *Image) noteFailure(e *ReadError) {
-	im.mu.Lock()
-	im.readErrors++
-	b := e.Offset / int64(im.spec.BlockSize)
-	known := false
-	if b < im.blocks {
-		s, _ := im.table.Run(b, 1)
-		known = s == blockcache.Failed
-	}
-	im.failure = &Failure{e.Offset, e.Length, e.Err.Error(), time.Now()}
-	im.mu.Unlock()
-	if !known {
-		im.log.Error("cannot read", "offset", e.Offset, "length", e.Length, "cause", e.Err)
-	}
 }
