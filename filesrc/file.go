@@ -18,6 +18,8 @@ var (
 	_ hasher.WritableSource = (*File)(nil)
 	_ hasher.ZeroSource     = (*File)(nil)
 	_ hasher.StampedSource  = (*File)(nil)
+	_ hasher.NamedSource    = (*File)(nil)
+	_ hasher.NamedSource    = (*File)(nil)
 	_ hasher.ScanSource     = (*File)(nil)
 )
 

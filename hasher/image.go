@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hashfs/blockcache"
@@ -46,6 +47,7 @@ type Image struct {
 	writable WritableSource // nil: read-only
 	zeroing  ZeroSource     // nil: refused
 	stamped  StampedSource  // nil: changes from outside are not seen
+	named    NamedSource    // nil: its name leads to it
 
 	volatile   bool
 	remote     bool
@@ -97,6 +99,8 @@ type Image struct {
 
 	background sync.WaitGroup // tasks
 
+	warned atomic.Bool // that the source's name does not lead to it
+
 	tuning
 
 	// park, set by tests only, is called where another order of goroutines
@@ -137,6 +141,7 @@ func New(src Source, o Options) (*Image, error) {
 		im.remote = r.Remote()
 	}
 	im.stamped, _ = src.(StampedSource)
+	im.named, _ = src.(NamedSource)
 	if w, ok := src.(WritableSource); ok && w.Writable() {
 		im.writable = w
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -266,6 +267,39 @@ func TestImage_failureIsLoggedOnce(t *testing.T) {
 	}
 	src.bad[3] = true
 	fail(2)
+}
+
+// renamed is a source whose name leads elsewhere from some time on.
+type renamed struct {
+	*memSource
+	yes atomic.Bool
+}
+
+func (r *renamed) Replaced() bool { return r.yes.Load() }
+
+// It is said once when a writable image is not what its name says any more,
+// whether a look at the source finds that or a write.
+func TestImage_replacedIsLoggedOnce(t *testing.T) {
+	ctx := context.Background()
+	for _, during := range []string{"before a write", "within a write"} {
+		src := &renamed{memSource: newMemSource(320)}
+		im := newTestImage(t, src, mustSpec(t, "md5/32"), 1<<20)
+		var log bytes.Buffer
+		im.log = slog.New(slog.NewTextHandler(&log, nil))
+		if during == "within a write" {
+			src.written = func(int64, int64) { src.yes.Store(true) }
+		} else {
+			src.yes.Store(true)
+		}
+		for range 3 {
+			if _, err := im.WriteAt(ctx, []byte("x"), 0); err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(log.String(), "renamed or deleted"); n != 1 {
+				t.Errorf("%s: logged %d times, want once:\n%s", during, n, log.String())
+			}
+		}
+	}
 }
 
 // hang is a source whose reads wait until they are let go.

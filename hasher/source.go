@@ -104,6 +104,14 @@ type StampedSource interface {
 	AwaitWriters() error
 }
 
+// A NamedSource can tell that its name leads elsewhere by now. Without it the
+// name is taken to lead to it for ever.
+type NamedSource interface {
+	// Replaced reports whether a Stamp found that the source keeps its bytes
+	// although its name leads to others, or nowhere. Once true it stays so.
+	Replaced() bool
+}
+
 // A Stamp is equal to a later one only if the image was not changed between,
 // provided that it had Settled when it was taken. It is comparable with ==.
 type Stamp struct {

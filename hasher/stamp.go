@@ -56,12 +56,20 @@ func (im *Image) check() error {
 	if err != nil {
 		return fmt.Errorf("stamp: %w", err)
 	}
+	im.noteReplaced()
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if s != im.stamp && im.writes == 0 && im.writeSeq == seq {
 		im.forgetLocked(s, "changed from outside")
 	}
 	return nil
+}
+
+// noteReplaced says once that the source's name does not lead to it any more.
+func (im *Image) noteReplaced() {
+	if im.named != nil && im.named.Replaced() && !im.warned.Swap(true) {
+		im.log.Warn("the image's file was renamed or deleted: it is kept, and what is written is not in the file that has its name now, if any")
+	}
 }
 
 // settle returns once the stamp is one that every later change would alter.
@@ -172,6 +180,7 @@ func (im *Image) endWrite() {
 		seq := im.writeSeq
 		im.mu.Unlock()
 		s, err := im.stamped.Stamp()
+		im.noteReplaced()
 		im.mu.Lock()
 		if im.writeSeq != seq {
 			continue // another write may have begun and ended meanwhile
