@@ -49,7 +49,6 @@ var importRules = []struct {
 			"github.com/zeebo/blake3",
 			"golang.org/x/crypto",
 			"golang.org/x/sys",
-			"github.com/mmcloughlin/avo", // the generator of the assembly
 		},
 		not:    []string{"net", "os/exec"},
 		reason: "digests are right or wrong whatever shows them: the package builds and tests without FUSE, root and network, and gets its images by an interface",
@@ -257,5 +256,33 @@ func TestNothing_unfinished(t *testing.T) {
 	}
 	if looked < 50 {
 		t.Errorf("only %d files were found", looked)
+	}
+}
+
+// TestDocs_links: what the documents point to is there.
+func TestDocs_links(t *testing.T) {
+	links := regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)
+	documents, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, path := range append(documents, "README.md", "CHANGELOG.md", "CONTRIBUTING.md") {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, link := range links.FindAllStringSubmatch(string(content), -1) {
+			if strings.Contains(link[1], "://") {
+				continue
+			}
+			checked++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), link[1])); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+	}
+	if checked < 10 {
+		t.Errorf("only %d links were found", checked)
 	}
 }

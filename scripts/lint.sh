@@ -21,4 +21,13 @@ elif [ "${CI:-}" = true ]; then
 else
   say "shellcheck is not installed: shell scripts are not checked"
 fi
+if [ -n "$(type -P mandoc)" ]; then
+  pages=$(mktemp -d)
+  trap 'rm -rf "$pages"' EXIT
+  "$go" run ./cmd/hashfs/internal/gendocs -man "$pages"
+  # Less than an error is the style of cobra's generator.
+  mandoc -T lint -W error "$pages"/*.1
+elif [ "${CI:-}" = true ]; then
+  die "mandoc is missing"
+fi
 say "lint: all is well"
