@@ -19,7 +19,6 @@ var (
 	_ hasher.ZeroSource     = (*File)(nil)
 	_ hasher.StampedSource  = (*File)(nil)
 	_ hasher.NamedSource    = (*File)(nil)
-	_ hasher.NamedSource    = (*File)(nil)
 	_ hasher.ScanSource     = (*File)(nil)
 )
 
