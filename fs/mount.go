@@ -201,13 +201,10 @@ func (s *Server) start(m *mount) error {
 	opts := s.fuseOptions(&m.o)
 	front := m.serve(opts)
 	before, _ := topMount(s.mountpoint)
-	server, err := fuse.NewServer(front, s.mountpoint, opts)
+	server, err := s.newServer(front, opts)
 	if err != nil {
 		s.clearFailed(before)
-		if s.direct {
-			return err // the kernel's
-		}
-		return errors.New(oneLine(err.Error())) // go-fuse's, with a newline
+		return err
 	}
 	s.fuse, s.m = server, m
 	m.server = server

@@ -204,7 +204,7 @@ func TestDeviceError(t *testing.T) {
 	for errno, want := range map[error]string{
 		unix.ENOENT: "/dev/fuse: no such file or directory: load the kernel's module by modprobe fuse",
 		unix.EPERM:  "/dev/fuse: operation not permitted: this container is not given the device",
-		unix.EACCES: "/dev/fuse: permission denied",
+		unix.EACCES: "/dev/fuse: permission denied: run as root, or have root open the device to users by chmod 666 /dev/fuse",
 	} {
 		if got := deviceError("/dev/fuse", &os.PathError{Op: "open", Path: "/dev/fuse", Err: errno}).Error(); got != want {
 			t.Errorf("got %s, want %s", got, want)

@@ -115,24 +115,22 @@ func within(dir, path string) bool {
 // checkFUSE tells in time what the mount call would tell less clearly.
 func checkFUSE(allowOther bool) error {
 	const device = "/dev/fuse"
-	if os.Geteuid() != 0 {
-		// fusermount3 opens the device with its own rights.
-		if _, err := os.Stat(device); err != nil {
-			return deviceError(device, err)
-		}
-		if _, err := mounts.Fusermount(); err != nil {
-			return err
-		}
-		if allowOther && !allowedByConf("/etc/fuse.conf") {
-			return errors.New("allow-other: an ordinary user may not: have root add the line user_allow_other to /etc/fuse.conf")
-		}
-		return nil
-	}
+	// fusermount3 opens it with the rights of who runs it.
 	f, err := os.OpenFile(device, os.O_RDWR, 0)
 	if err != nil {
 		return deviceError(device, err)
 	}
-	return f.Close()
+	f.Close()
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	if _, err := mounts.Fusermount(); err != nil {
+		return err
+	}
+	if allowOther && !allowedByConf("/etc/fuse.conf") {
+		return errors.New("allow-other: an ordinary user may not: have root add the line user_allow_other to /etc/fuse.conf")
+	}
+	return nil
 }
 
 func deviceError(device string, err error) error {
@@ -141,6 +139,8 @@ func deviceError(device string, err error) error {
 		return fmt.Errorf("%s: %w: load the kernel's module by modprobe fuse", device, bare(err))
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%s: %w: this container is not given the device", device, bare(err))
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%s: %w: run as root, or have root open the device to users by chmod 666 %s", device, bare(err), device)
 	}
 	return fmt.Errorf("%s: %w", device, bare(err))
 }

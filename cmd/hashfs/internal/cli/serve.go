@@ -83,7 +83,7 @@ func (p *mountPlan) serve(ctx context.Context, log *logger, warn func(string), r
 	}
 	server, err := hashfs.Mount(opened.images, p.fsOptions(point, opened, log.Logger))
 	if err != nil {
-		return fmt.Errorf("mount on %s: %w", point, err)
+		return err
 	}
 	r := &running{server: server, log: log.Logger, point: point, signals: signals}
 	if log.note != "" {
