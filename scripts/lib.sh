@@ -25,19 +25,23 @@ test_tools=(
   diff:diffutils
   cmp:diffutils
   find:findutils
+  getfattr:attr
   qemu-img:qemu-utils
   qemu-io:qemu-utils
+  qemu-nbd:qemu-utils
   nbdkit:nbdkit
   nbdinfo:libnbd-bin
   nbdcopy:libnbd-bin
   losetup:mount
+  findmnt:mount
   mkfs.ext4:e2fsprogs
   mkfs.xfs:xfsprogs
+  xfs_io:xfsprogs
   mkfs.btrfs:btrfs-progs
   setpriv:util-linux
   unshare:util-linux
+  nsenter:util-linux
   flock:util-linux
-  fio:fio
   modprobe:kmod
 )
 
