@@ -1,0 +1,262 @@
+package qemunbd
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	maxDepth   = 64
+	maxMembers = 256
+)
+
+// ErrRefused: the image leads to files that its owner may not open, or to
+// something else than a file.
+var ErrRefused = errors.New("chain refused")
+
+// A member is one file of a chain.
+type member struct {
+	place    *place
+	file     *os.File
+	st       unix.Stat_t
+	writable bool // by QEMU
+}
+
+func openMember(find func() (*place, error), writable bool) (*member, error) {
+	p, err := find()
+	if err != nil {
+		return nil, err
+	}
+	file, st, err := p.open(writable)
+	if err != nil {
+		return nil, err
+	}
+	return &member{p, file, *st, writable}, nil
+}
+
+// A node is one image of a chain with its files.
+type node struct {
+	format  string
+	file    *member
+	data    *member // external data file of a qcow2
+	backing *node
+	desc    *descriptor // of a VMDK with extents in files of their own
+	extents []*member   // as desc has them, nil where QEMU goes by the name
+
+	// A trusted chain may lead to what is no file: QEMU then goes by the name.
+	remoteBacking, remoteData bool
+}
+
+// A chain is an image with all that it consists of.
+type chain struct {
+	top     *node
+	owner   *owner
+	members []*member
+	remote  bool // part of it is no file
+
+	users atomic.Int32 // besides who opened it
+}
+
+// close ends the use of c. The last user closes its files.
+func (c *chain) close() {
+	if c.users.Add(-1) >= 0 {
+		return
+	}
+	for _, m := range c.members {
+		m.file.Close()
+	}
+}
+
+// places are where files were found, by path. They are kept while the image is
+// served, so that its chain can be opened again without walking paths.
+type places map[string]*place
+
+// A walker opens a chain.
+type walker struct {
+	*chain
+	opts    *Options
+	known   places
+	found   places // by this walk
+	refused []string
+}
+
+// openChain opens the image of opts and all that it leads to. It goes by the
+// places that are known and adds to them what it finds, unless it fails: the
+// place of a refused file was found with our rights.
+func openChain(opts *Options, known places) (*chain, error) {
+	w := &walker{chain: new(chain), opts: opts, known: known, found: places{}}
+	err := w.walk()
+	if len(w.refused) > 0 {
+		err = fmt.Errorf("open %s: %w: %s: chain=trust serves it all the same",
+			opts.Path, ErrRefused, strings.Join(w.refused, "; "))
+	}
+	if err != nil {
+		w.close()
+		for _, p := range w.found {
+			p.close()
+		}
+		return nil, err
+	}
+	maps.Copy(known, w.found)
+	return w.chain, nil
+}
+
+func (w *walker) walk() error {
+	path := w.opts.Path
+	top, err := openMember(w.find(path, true), w.opts.Writable)
+	if err != nil {
+		return whyNot(path, err)
+	}
+	w.members = append(w.members, top)
+	w.owner = newOwner(&top.st, w.opts.TrustChain)
+	w.top, err = w.node(top, w.opts.Format, w.opts.Writable, 0)
+	if me, ok := errors.AsType[*magicError](err); ok && me.found != "" && len(w.members) == 1 {
+		return fmt.Errorf("open %s: %w: give format=%s", path, err, me.found)
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	return nil
+}
+
+// find returns a function that returns the place of an absolute path. All of it
+// is walked with the rights of whoever calls that, when the place is not known:
+// to be next to the image is not enough where the owner cannot enter.
+func (w *walker) find(path string, trusted bool) func() (*place, error) {
+	return func() (*place, error) {
+		for _, m := range []places{w.known, w.found} {
+			if p := m[path]; p != nil {
+				return p, nil
+			}
+		}
+		p, err := newPlace(path, trusted)
+		if err == nil {
+			w.found[path] = p
+		}
+		return p, err
+	}
+}
+
+// node reads the header of m and follows it.
+func (w *walker) node(m *member, format string, writable bool, depth int) (*node, error) {
+	l, err := readLinks(m.file, m.st.Size, format)
+	if err != nil {
+		return nil, err
+	}
+	n := &node{format: format, file: m, desc: l.desc}
+	if l.data != "" {
+		if n.data, err = w.follow(m, "data file", l.data, writable); err != nil {
+			return nil, err
+		}
+		n.remoteData = n.data == nil
+	}
+	if l.desc != nil {
+		if err := w.extents(n, writable); err != nil {
+			return nil, err
+		}
+	}
+	if l.backing == "" {
+		return n, nil
+	}
+	if depth == maxDepth {
+		return nil, fmt.Errorf("its chain has more than %d levels", maxDepth)
+	}
+	backing, err := w.follow(m, "backing file", l.backing, false)
+	if err != nil {
+		return nil, err
+	}
+	if n.remoteBacking = backing == nil; n.remoteBacking && !w.opts.TrustChain {
+		return n, nil
+	}
+	if err := checkBackingFormat(m.place.path, l); err != nil || n.remoteBacking {
+		return n, err
+	}
+	if n.backing, err = w.node(backing, driver(l.backingFormat), false, depth+1); err != nil {
+		return nil, fmt.Errorf("backing file %s: %w", backing.place.path, err)
+	}
+	return n, nil
+}
+
+func checkBackingFormat(path string, l links) error {
+	switch {
+	case l.backingFormat == "":
+		return fmt.Errorf("the header of %s does not say of which format its backing file %s is, and a guest could forge that: record it with qemu-img rebase -u -F FORMAT -b %s %s",
+			path, l.backing, l.backing, path)
+	case l.backingFormat != formatRaw && !Known(l.backingFormat):
+		return fmt.Errorf("the backing file of %s is of format %q: known are %s, %s",
+			path, l.backingFormat, formatRaw, strings.Join(formats, ", "))
+	}
+	return nil
+}
+
+// follow opens the file that the header of m names. It returns nil where a
+// trusted chain leads to something else than a file.
+func (w *walker) follow(m *member, what, name string, writable bool) (*member, error) {
+	from := m.place.path
+	path, protocol := fileName(name)
+	if protocol != "" {
+		w.remote = true
+		if !w.opts.TrustChain {
+			w.refused = append(w.refused, fmt.Sprintf("%s %q of %s is no file but %q to qemu", what, name, from, protocol+":"))
+		}
+		return nil, nil
+	}
+	if !filepath.IsAbs(path) {
+		// QEMU goes by the name of the image, not by where a link leads. A
+		// "dir/.." is the kernel's to resolve.
+		path = filepath.Dir(from) + "/" + path
+	}
+	next, allowed, err := w.owner.open(w.find(path, false), writable)
+	if err != nil {
+		return nil, fmt.Errorf("%s of %s: %w", what, from, whyNot(path, err))
+	}
+	w.members = append(w.members, next)
+	if len(w.members) > maxMembers {
+		return nil, fmt.Errorf("its chain has more than %d files", maxMembers)
+	}
+	if !allowed {
+		may := "read"
+		if writable {
+			may = "read and write"
+		}
+		w.refused = append(w.refused, fmt.Sprintf("%s %s of %s is not for its owner %s to %s", what, path, from, w.owner.name, may))
+	}
+	for _, other := range w.members[:len(w.members)-1] {
+		if sameFile(&other.st, &next.st) {
+			return nil, fmt.Errorf("%s of %s: %s is in the chain already", what, from, path)
+		}
+	}
+	return next, nil
+}
+
+// extents opens the extents of a VMDK. Several may lie in one file.
+func (w *walker) extents(n *node, writable bool) error {
+	known := map[string]*member{}
+	for _, e := range n.desc.extents {
+		m, ok := known[e.name]
+		if !ok {
+			var err error
+			if m, err = w.follow(n.file, "extent", e.name, writable); err != nil {
+				return err
+			}
+			known[e.name] = m
+		}
+		n.extents = append(n.extents, m)
+		if m == nil || e.flat() {
+			continue
+		}
+		if err := checkSparse(m.file); err != nil {
+			return fmt.Errorf("extent %s: %w", m.place.path, err)
+		}
+	}
+	return nil
+}
+
+func sameFile(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }

@@ -1,0 +1,158 @@
+package nbdsrc
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// unknownMinimum is what requests are aligned to where the server did
+	// not say what it needs: the NBD protocol, "Block size constraints".
+	unknownMinimum = 512
+
+	// pieceBytes is what one request reads or writes, so that what is longer
+	// is served in parallel, and a reply finds its way into a processor's
+	// cache. nbdcopy takes the same.
+	pieceBytes = 256 << 10
+)
+
+// A session is the connections to an export from the time that the first of
+// them was made to when any of them fails, for that says that the server may
+// be another one by now.
+type session struct {
+	info
+	epoch uint64 // counts the sessions of an Export, from 1
+	since time.Time
+	piece int64 // length of a request for data at most: a multiple of align
+	align int64 // of requests for data
+
+	conns atomic.Pointer[[]*conn] // at least one
+	over  context.Context         // done when the session is
+	end   context.CancelCauseFunc
+
+	// joining lets connections be added up to the end, and none after it.
+	joining sync.Mutex
+	running sync.WaitGroup // connections, and the goroutine that adds them
+}
+
+func newSession(first *conn, epoch uint64) *session {
+	s := &session{info: first.info, epoch: epoch, since: time.Now()}
+	s.align = max(1, s.minimum)
+	if s.minimum == 0 {
+		s.align = unknownMinimum
+	}
+	s.piece = pieceBytes
+	if s.maximum > 0 {
+		s.piece = min(s.piece, s.maximum)
+	}
+	if unit := s.preferred; unit > 0 && unit <= s.piece {
+		s.piece -= s.piece % unit
+	}
+	s.piece = max(s.piece-s.piece%s.align, s.align)
+	s.conns.Store(new([]*conn))
+	s.over, s.end = context.WithCancelCause(context.Background())
+	return s
+}
+
+// join adds a connection, unless the session is over. lost is called when any
+// connection fails, before its requests do.
+func (s *session) join(c *conn, lost func(s *session, cause error, since time.Time)) bool {
+	s.joining.Lock()
+	defer s.joining.Unlock()
+	if s.over.Err() != nil {
+		return false
+	}
+	conns := append((*s.conns.Load())[:len(*s.conns.Load()):len(*s.conns.Load())], c)
+	s.conns.Store(&conns)
+	s.running.Go(func() {
+		c.run(func(cause error, since time.Time) {
+			lost(s, cause, since)
+			s.finish(cause)
+		})
+	})
+	return true
+}
+
+// finish ends all connections. It does not wait.
+func (s *session) finish(cause error) {
+	s.joining.Lock()
+	defer s.joining.Unlock()
+	s.end(cause)
+	for _, c := range *s.conns.Load() {
+		c.end(cause)
+	}
+}
+
+// widen makes more connections, up to n. What stands in the way of one is no
+// failure: the server may be at its limit.
+func (s *session) widen(t *target, n int, extents bool, timeout time.Duration, log *slog.Logger, lost func(*session, error, time.Time)) {
+	for len(*s.conns.Load()) < n {
+		c, err := dial(s.over, t, extents, timeout)
+		if err == nil && c.info != s.info {
+			c.free()
+			log.Debug("another connection shows another export")
+			return
+		}
+		if err != nil {
+			if s.over.Err() == nil {
+				log.Debug("no further connection", "connections", len(*s.conns.Load()), "cause", err)
+			}
+			return
+		}
+		if !s.join(c, lost) {
+			c.free()
+			return
+		}
+	}
+}
+
+// pick returns the connection with the least to do.
+func (s *session) pick() *conn {
+	conns := *s.conns.Load()
+	best := conns[0]
+	for _, c := range conns[1:] {
+		if c.load.Load() < best.load.Load() {
+			best = c
+		}
+	}
+	return best
+}
+
+// transfer reads p at off, or writes it, in as many requests as it takes. The
+// range is aligned, but for an end at the size of the export. It returns how
+// many bytes from the beginning are done for sure.
+func (s *session) transfer(op int, p []byte, off int64, t times) (n int, err error) {
+	var few [4]*request
+	rs := few[:0]
+	for at := int64(0); at < int64(len(p)); {
+		length := min(s.piece-(off+at)%s.piece, int64(len(p))-at)
+		r := requests.Get().(*request)
+		r.op, r.buf, r.off, r.length = op, p[at:at+length], off+at, length
+		r.times = t
+		r.fua = op == opWrite && s.fua && !s.flush
+		rs = append(rs, r)
+		s.pick().submit(r)
+		at += length
+	}
+	return collect(rs)
+}
+
+// collect waits for requests, which follow each other, and returns how many
+// bytes were done before the first error, and that error, or one that says
+// that a request's outcome is not known.
+func collect(rs []*request) (n int, err error) {
+	for _, r := range rs {
+		length := int(r.length)
+		e := r.wait()
+		switch {
+		case e == nil && err == nil:
+			n += length
+		case err == nil || isSent(e):
+			err = e
+		}
+	}
+	return n, err
+}
