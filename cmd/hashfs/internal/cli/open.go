@@ -49,7 +49,7 @@ func (p *mountPlan) open(sources []source.Source, log *slog.Logger, warn func(st
 			return nil, err
 		}
 		needed += cacheNeed(f.Size(), spec)
-		warnFormat(s.Location, warn)
+		warnFormat(s, warn)
 	}
 	limit, tooLow := cacheLimit(p.cacheSize, needed, memory())
 	if tooLow != "" {
@@ -134,9 +134,14 @@ func (p *mountPlan) explainOpen(s source.Source, err error) error {
 	return err
 }
 
-func warnFormat(location string, warn func(string)) {
-	if format := filesrc.LooksLike(location); format != "" {
-		warn(fmt.Sprintf("%s: taken as raw by its name, but begins like %s: the digests are those of the file's own bytes", location, format))
+// warnFormat warns of an image that is taken as raw by its name, and is
+// perhaps another format's.
+func warnFormat(s source.Source, warn func(string)) {
+	if s.RawGiven {
+		return
+	}
+	if format := filesrc.LooksLike(s.Location); format != "" {
+		warn(fmt.Sprintf("%s: taken as raw by its name, but begins like %s: the digests are those of the file's own bytes; format=raw says that it is meant so", s.Location, format))
 	}
 }
 

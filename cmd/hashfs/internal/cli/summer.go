@@ -87,7 +87,7 @@ func (s *summer) print(ctx context.Context, arg string) (ok bool, err error) {
 			continue
 		}
 		if !s.plain && src.Location != "-" {
-			warnFormat(src.Location, func(w string) { complain(s.stderr, "warning: %s", w) })
+			warnFormat(src, func(w string) { complain(s.stderr, "warning: %s", w) })
 		}
 		entry := sumlist.Entry{Kind: kind, Digest: digest, Name: src.Location}
 		if _, err := io.WriteString(s.stdout, entry.Format(s.tag)); err != nil {

@@ -27,6 +27,7 @@ type Source struct {
 	Writable bool
 	Cache    string // "keep", "none", or "" when not given
 
-	// rawGiven: format=raw was given, so that the suffix has no say.
-	rawGiven bool
+	// RawGiven: format=raw was given, so that the suffix has no say, and
+	// what the content looks like is known.
+	RawGiven bool
 }

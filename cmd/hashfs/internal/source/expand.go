@@ -77,7 +77,7 @@ func Scan(d Source) (found []Source, notes []string, err error) {
 			notes = append(notes, path+": skipped: a symbolic link")
 		case !e.Type().IsRegular():
 			notes = append(notes, path+": skipped: not a regular file")
-		case format != "raw" && !d.rawGiven:
+		case format != "raw" && !d.RawGiven:
 			notes = append(notes, fmt.Sprintf("%s: skipped: %v", path, notServed(format)))
 		default:
 			s := d

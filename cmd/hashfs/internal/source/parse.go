@@ -124,7 +124,7 @@ func setOnce(to *string, key, value string) error {
 func (s *Source) decideFormat(given string) error {
 	switch given {
 	case "raw":
-		s.rawGiven = true
+		s.RawGiven = true
 	case "":
 	case "qcow2", "vmdk", "vhdx", "vdi", "nbd":
 		return notServed(given)
@@ -135,7 +135,7 @@ func (s *Source) decideFormat(given string) error {
 		return errors.New("an NBD URI: this version serves raw files only")
 	}
 	s.Format = "raw"
-	if f := suffixes[suffix(s.Location)]; !s.rawGiven && f != "" && f != "raw" {
+	if f := suffixes[suffix(s.Location)]; !s.RawGiven && f != "" && f != "raw" {
 		return notServed(f)
 	}
 	return nil

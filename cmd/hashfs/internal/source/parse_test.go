@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func TestParse_accepts(t *testing.T) {
@@ -28,9 +27,9 @@ func TestParse_accepts(t *testing.T) {
 		{"doubled comma in name", "a,,b=c.img", Source{Name: "a,b", Named: true, Location: "c.img"}},
 		{"three commas", "a,,,writable", Source{Name: "a,", Location: "a,", Writable: true}},
 		{"all options", "x=a,format=raw,digest=md5/4k,writable,cache=none",
-			Source{Name: "x", Named: true, Location: "a", Digest: "md5/4k", Writable: true, Cache: "none"}},
+			Source{Name: "x", Named: true, Location: "a", Digest: "md5/4k", Writable: true, Cache: "none", RawGiven: true}},
 		{"equals of an option is no name", "a.img,cache=keep", Source{Name: "a", Location: "a.img", Cache: "keep"}},
-		{"other format as raw", "a.qcow2,format=raw", Source{Name: "a", Location: "a.qcow2"}},
+		{"other format as raw", "a.qcow2,format=raw", Source{Name: "a", Location: "a.qcow2", RawGiven: true}},
 		{"same option twice", "a,cache=keep,cache=keep", Source{Name: "a", Location: "a", Cache: "keep"}},
 		{"standard input", "-", Source{Name: "-", Location: "-"}},
 		{"file called like a scheme", "nbd:x", Source{Name: "nbd:x", Location: "nbd:x"}},
@@ -43,7 +42,7 @@ func TestParse_accepts(t *testing.T) {
 				t.Fatal(err)
 			}
 			row.want.Arg, row.want.Format = row.arg, "raw"
-			if diff := cmp.Diff(row.want, got, cmpopts.IgnoreUnexported(Source{})); diff != "" {
+			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Errorf("Parse(%q) (-want +got):\n%s", row.arg, diff)
 			}
 		})
@@ -144,7 +143,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("Parse(%q) worked, Parse(%q): %v", arg, again, err)
 		}
-		twin.Arg, twin.rawGiven = s.Arg, s.rawGiven
+		twin.Arg, twin.RawGiven = s.Arg, s.RawGiven
 		if twin != s {
 			t.Errorf("Parse(%q) = %+v, Parse(%q) = %+v", arg, s, again, twin)
 		}
