@@ -6,9 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // base is the directory below which all is made. Any user may enter it.
@@ -36,10 +40,22 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "integration: left behind:", what)
 		code = max(code, 1)
 	}
+	sweep()
+	return code
+}
+
+// sweep ends and removes all that is left.
+func sweep() {
+	for _, pid := range processes("") {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	points := mountsBelow(base)
+	for _, point := range slices.Backward(points) {
+		unix.Unmount(point, unix.MNT_DETACH)
+	}
 	if len(mountsBelow(base)) == 0 {
 		os.RemoveAll(base)
 	}
-	return code
 }
 
 // prepare makes the base directory and builds the program in it.

@@ -74,6 +74,13 @@ func mountWith(t testing.TB, o mountOptions, args ...string) *mounted {
 	if m.dir == "" {
 		m.dir = newPoint(t, o.owner)
 	}
+	// The daemon may be any user's.
+	if err := os.WriteFile(m.logFile, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(m.logFile, 0o666); err != nil {
+		t.Fatal(err)
+	}
 	argv := append(append([]string{}, o.via...), program, "mount")
 	t.Cleanup(m.cleanup)
 	if o.background {
@@ -115,7 +122,7 @@ func (m *mounted) startForeground(o mountOptions, dir string, argv []string) {
 	if err := os.Chmod(socket, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.Create(m.logFile)
+	log, err := os.OpenFile(m.logFile, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
