@@ -33,7 +33,7 @@ test_tools=(
   nbdinfo:libnbd-bin
   nbdcopy:libnbd-bin
   losetup:mount
-  findmnt:mount
+  findmnt:util-linux
   mkfs.ext4:e2fsprogs
   mkfs.xfs:xfsprogs
   xfs_io:xfsprogs
