@@ -76,7 +76,7 @@ endif
 clean:
 	rm -rf build
 
-demo: build/hashfs
+demo:
 	scripts/demo.sh
 
 test:

@@ -6,6 +6,7 @@
 //	cmd/hashfs   the command line
 //	fs           the mount, by FUSE
 //	filesrc      images in regular files
+//	nbdsrc       images that NBD servers export
 //	hasher       digests, and what keeps them right while an image is written
 //	blockcache   what is known of each block
 //	integration  tests of the program on real mounts

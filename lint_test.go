@@ -62,6 +62,13 @@ var importRules = []struct {
 		reason:  "a source knows the interface that it satisfies, and not who uses it",
 	},
 	{
+		name:    "nbdsrc",
+		pkg:     "nbdsrc",
+		own:     []string{"hasher"},
+		modules: []string{"golang.org/x/sys"},
+		reason:  "a source knows the interface that it satisfies, and not who uses it",
+	},
+	{
 		name: "fs",
 		pkg:  "fs",
 		own:  []string{"blockcache", "hasher"},
@@ -88,6 +95,7 @@ var testModules = []string{"github.com/google/go-cmp", "golang.org/x/sys"}
 
 // testOwn lets tests of a package use more of this module, with the reason.
 var testOwn = map[string][]string{
+	"nbdsrc": {"blockcache"}, // an image needs a cache
 	"fs": {"filesrc"}, // real images rather than made-up ones
 }
 

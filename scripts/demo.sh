@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Shows hashfs at work on a sample image: its checksum before and after a write
-# through the mount. Everything is in a temporary directory, and is taken away
-# again, whatever ends this script.
+# Builds hashfs, and shows it at work on a sample image: its checksum before and
+# after a write through the mount. Everything is in a temporary directory, and is
+# taken away again, whatever ends this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -78,7 +78,8 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-provide "${run_tools[@]}"
+provide "${build_tools[@]}" "${run_tools[@]}"
+make -s build/hashfs
 dir=$(cd "$(mktemp -d)" && pwd -P)
 mkdir "$dir/bin"
 ln -s "$hashfs" "$dir/bin/hashfs"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the go command, after seeing to it that it is there and new enough.
+# Runs the go command, after seeing to it that it is there and new enough, and
+# without cgo where that would fail.
 set -euo pipefail
 top=$(dirname "$0")/..
 
@@ -23,4 +24,12 @@ case $have in
     fi
     ;;
 esac
+
+# NBD is spoken by the C library libnbd; without it the rest is built.
+if [ -z "${CGO_ENABLED:-}" ] && ! echo '#include <libnbd.h>' | "${CC:-gcc}" -E - >/dev/null 2>&1; then
+  export CGO_ENABLED=0
+  if [ "$1" = build ]; then
+    echo "building without NBD: for that, install a C compiler and libnbd (Debian: gcc libnbd-dev)" >&2
+  fi
+fi
 exec go "$@"

@@ -1,17 +1,22 @@
 # Functions that the scripts share. Sourced by bash, from the top of the tree.
 # shellcheck shell=bash
 
-# What hashfs needs to run, and what its tests need besides, as
-# COMMAND:PACKAGE of Debian 12. A path is looked for as it is.
+# What it takes to build hashfs, to run it, and to test it, as COMMAND:PACKAGE of
+# Debian 12. A path is looked for as it is.
+# shellcheck disable=SC2034 # used by who sources this
+build_tools=(
+  /etc/ssl/certs/ca-certificates.crt:ca-certificates # the go command fetches modules
+  gcc:gcc
+  /usr/include/stdio.h:libc6-dev
+  /usr/include/libnbd.h:libnbd-dev
+)
 run_tools=(
   fusermount3:fuse3
-  /etc/ssl/certs/ca-certificates.crt:ca-certificates
 )
-# shellcheck disable=SC2034 # used by who sources this
+# shellcheck disable=SC2034
 test_tools=(
+  "${build_tools[@]}"
   "${run_tools[@]}"
-  gcc:gcc # go test -race links with it
-  /usr/include/stdio.h:libc6-dev
   git:git
   make:make
   shellcheck:shellcheck
@@ -32,6 +37,8 @@ test_tools=(
   nbdkit:nbdkit
   nbdinfo:libnbd-bin
   nbdcopy:libnbd-bin
+  certtool:gnutls-bin
+  psktool:gnutls-bin
   losetup:mount
   findmnt:util-linux
   mkfs.ext4:e2fsprogs
