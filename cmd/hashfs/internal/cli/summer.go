@@ -81,7 +81,10 @@ func (s *summer) print(ctx context.Context, arg string) (ok bool, err error) {
 		if err == nil {
 			digest, err = s.sum(ctx, src.Location, kind)
 		}
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return false, ctx.Err() // interrupted: the exit status says so
+		case err != nil:
 			complain(s.stderr, "%v", err)
 			ok = false
 			continue
