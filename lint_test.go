@@ -96,7 +96,7 @@ var testModules = []string{"github.com/google/go-cmp", "golang.org/x/sys"}
 // testOwn lets tests of a package use more of this module, with the reason.
 var testOwn = map[string][]string{
 	"nbdsrc": {"blockcache"}, // an image needs a cache
-	"fs": {"filesrc"}, // real images rather than made-up ones
+	"fs":     {"filesrc"},    // real images rather than made-up ones
 }
 
 type goPackage struct {
