@@ -182,9 +182,9 @@ func (f *imageFile) passthrough() (*os.File, error) {
 		return nil, nil
 	}
 	var file *os.File
-	ok := f.d.Backing != nil
+	b, ok := f.d.Backing.(PassthroughBacking)
 	if ok {
-		file, ok = f.d.Backing.PassthroughFile()
+		file, ok = b.PassthroughFile()
 	}
 	if !ok {
 		if f.way == passthrough {

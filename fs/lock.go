@@ -45,8 +45,8 @@ func newLockTable(open func() (*os.File, error)) *lockTable {
 
 // lockFile opens what the locks of one client are taken on.
 func (d *imageDir) lockFile() (*os.File, error) {
-	if d.Backing != nil {
-		return d.Backing.LockFile()
+	if b, ok := d.Backing.(LockBacking); ok {
+		return b.LockFile()
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

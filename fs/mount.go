@@ -35,19 +35,26 @@ type Image struct {
 	Backing     Backing // nil where there is no local file
 }
 
-// A Backing is the local file under an image. Its methods may be called from
-// several goroutines at once.
+// A Backing is the local file under an image. Its methods, and those of the
+// interfaces below, may be called from several goroutines at once.
 type Backing interface {
 	// Stat returns the status of the file that is served now.
 	Stat() (unix.Stat_t, error)
+}
 
-	// LockFile returns a new open file description for the locks of one
-	// client. Locks on it conflict with those on any other, and go when it
-	// is closed, which is the caller's part.
+// A LockBacking is a backing whose users and the clients of the mount see each
+// other's locks. Without it clients see only each other's.
+type LockBacking interface {
+	// LockFile returns a new open file for the locks of one client. The
+	// caller closes it.
 	LockFile() (*os.File, error)
+}
 
-	// PassthroughFile returns the file that is served now, if the kernel may
-	// read it past this process. The caller closes it.
+// A PassthroughBacking is a backing that holds the bytes of the image as they
+// are. Without it the kernel does not read the backing by itself.
+type PassthroughBacking interface {
+	// PassthroughFile returns a new descriptor of the file that is served
+	// now, and whether the kernel may read that. The caller closes it.
 	PassthroughFile() (*os.File, bool)
 }
 

@@ -117,7 +117,7 @@ func TestEveryFlagIsAnOption(t *testing.T) {
 	o := &mountOptions{digest: newSpecValue()}
 	values := map[string]string{
 		"writable": "", "allow-other": "", "foreground": "", "digest": "md5", "cache-size": "1g",
-		"jobs": "2", "owner": "0", "mode": "0400", "log-file": "x",
+		"jobs": "2", "owner": "0", "mode": "0400", "log-file": "x", "nbd-timeout": "5s", "no-extents": "",
 	}
 	for name, value := range values {
 		option := name

@@ -25,6 +25,7 @@ type mountOptions struct {
 	logFile    string
 	foreground bool
 	options    []string // of -o
+	remote     remoteOptions
 
 	byType  bool   // called as mount(8) does
 	fake    bool   // mount -f
@@ -40,10 +41,15 @@ A SOURCE is [NAME=]LOCATION[,option=value...]. NAME, by default the last part of
 
   digest=DIGEST[/SIZE]  as --digest, for this image
   writable              as --writable, for this image
-  format=raw            take the file's own bytes, whatever its name says
-  cache=none            keep no digests of its blocks in memory (default: keep)
+  format=FORMAT         what the file is, whatever its name says: raw,
+                        qcow2, vmdk, vhdx, vdi, or another of qemu's
+  snapshot=NAME         an internal snapshot of a qcow2
+  chain=trust           serve backing and data files that the owner of the
+                        image could not open himself
+  cache=keep|none       keep digests between opens, or not (default: keep
+                        where no change from outside can go unnoticed)
 
-A LOCATION is a raw image in a regular file, or a directory of them, of which those called *.raw or *.img are taken, once and without following links. The name of a file says what it is: *.qcow2, *.vmdk, *.vhdx and *.vdi are refused, unless format=raw.
+A LOCATION is a regular file, a block device, an NBD URI (nbd://, nbds://, nbd+unix://, nbds+unix://), or a directory, whose files called *.raw, *.img, *.qcow2, *.vmdk, *.vhdx and *.vdi are taken, once and without following links. The name of a file says what it is, never its content: by its suffix, or else raw. Formats other than raw need qemu-nbd (Debian's qemu-utils).
 
 A DIGEST is one of ` + strings.Join(digestNames(), ", ") + `. SIZE, the length of a block, is a power of two from 4 bytes to 64m; by default it is 64k.
 
@@ -120,6 +126,7 @@ func (o *mountOptions) flags() *pflag.FlagSet {
 	f.BoolVar(&o.allowOther, "allow-other", false, "let other users in, as far as owner and mode let them")
 	f.StringVar(&o.logFile, "log-file", "", "`FILE` to which the daemon adds its messages (default: syslog)")
 	f.BoolVar(&o.foreground, "foreground", false, "do not go into the background, log to standard error")
+	o.remote.addFlags(f)
 	f.StringArrayVarP(&o.options, "options", "o", nil, "mount `OPTIONS`, separated by commas")
 	return f
 }
@@ -170,6 +177,9 @@ func (o *mountOptions) plan(shared *pflag.FlagSet, args []string) (*mountPlan, e
 	}
 	if o.jobs < 0 {
 		return nil, usagef("--jobs %d: a number of threads cannot be negative", o.jobs)
+	}
+	if err := o.remote.check(); err != nil {
+		return nil, err
 	}
 	p := &mountPlan{mountOptions: o, kernel: r.Kernel, nonEmpty: r.NonEmpty}
 	p.point = args[len(args)-1]

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +14,6 @@ import (
 
 	"hashfs/blockcache"
 	"hashfs/cmd/hashfs/internal/source"
-	"hashfs/filesrc"
 	hashfs "hashfs/fs"
 	"hashfs/hasher"
 )
@@ -26,29 +26,29 @@ type openImages struct {
 }
 
 // open opens the images. It owns nothing when it fails.
-func (p *mountPlan) open(sources []source.Source, log *slog.Logger, warn func(string)) (_ *openImages, err error) {
-	var files []*filesrc.File // that no image owns yet
+func (p *mountPlan) open(ctx context.Context, sources []source.Source, log *slog.Logger, warn func(string)) (_ *openImages, err error) {
+	var unowned []*openSource // that no image owns yet
 	opened := &openImages{}
 	defer func() {
 		if err != nil {
-			for _, f := range files {
-				f.Close()
+			for _, s := range unowned {
+				s.Close()
 			}
 			opened.close(log)
 		}
 	}()
 	var needed float64
 	for _, s := range sources {
-		f, err := filesrc.Open(s.Location, filesrc.Options{Writable: s.Writable})
+		src, err := p.remote.open(ctx, s, log)
 		if err != nil {
 			return nil, p.explainOpen(s, err)
 		}
-		files = append(files, f)
+		unowned = append(unowned, src)
 		spec, err := p.spec(s)
 		if err != nil {
 			return nil, err
 		}
-		needed += cacheNeed(f.Size(), spec)
+		needed += cacheNeed(src.Size(), spec)
 		warnFormat(s, warn)
 	}
 	limit, tooLow := cacheLimit(p.cacheSize, needed, memory())
@@ -57,51 +57,36 @@ func (p *mountPlan) open(sources []source.Source, log *slog.Logger, warn func(st
 	}
 	opened.cache, opened.pool = blockcache.New(limit), hasher.NewPool(p.jobs, true)
 	for _, s := range sources {
-		f := files[0]
-		files = files[1:]
-		if err := opened.add(p, s, f, log); err != nil {
+		src := unowned[0]
+		unowned = unowned[1:]
+		if err := opened.add(p, s, src, log); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Location, err)
 		}
 	}
 	return opened, nil
 }
 
-// add makes an image of f, which belongs to that from now on, or is closed.
-func (o *openImages) add(p *mountPlan, s source.Source, f *filesrc.File, log *slog.Logger) error {
+// add makes an image of src, which belongs to that from now on, or is closed.
+func (o *openImages) add(p *mountPlan, s source.Source, src *openSource, log *slog.Logger) error {
 	spec, err := p.spec(s)
 	if err != nil {
-		f.Close()
-		return err
+		return errors.Join(err, src.Close())
 	}
-	keep, why := cacheMode(s, f)
 	mode := "none"
-	if keep {
+	if src.keep {
 		mode = "keep"
 	}
-	im, err := hasher.New(f, hasher.Options{
-		Spec: spec, Cache: o.cache, Pool: o.pool, Log: log, Name: s.Name, Volatile: !keep,
+	im, err := hasher.New(src.Source, hasher.Options{
+		Spec: spec, Cache: o.cache, Pool: o.pool, Log: log, Name: s.Name, Volatile: !src.keep,
 	})
 	if err != nil {
 		return err
 	}
 	o.images = append(o.images, &hashfs.Image{
-		Name: s.Name, Source: s.Arg, Format: s.Format, CacheMode: mode, CacheReason: why, Image: im, Backing: f,
+		Name: s.Name, Source: s.Arg, Format: s.Format, CacheMode: mode, CacheReason: src.why,
+		Image: im, Backing: src.backing,
 	})
 	return nil
-}
-
-// cacheMode decides whether digests are kept between opens: by the user's word,
-// else only where no change from outside can go unnoticed.
-func cacheMode(s source.Source, f *filesrc.File) (keep bool, why string) {
-	switch {
-	case s.Cache != "":
-		return s.Cache == "keep", "by the option cache=" + s.Cache
-	case !f.Device():
-		return true, "changes from outside show in the file's times"
-	case f.Writable():
-		return true, "the device is held exclusively"
-	}
-	return false, "changes from outside to a device cannot be seen"
 }
 
 // close closes the images.
@@ -132,17 +117,6 @@ func (p *mountPlan) explainOpen(s source.Source, err error) error {
 		return fmt.Errorf("%w: and it is no command; see hashfs --help", err)
 	}
 	return err
-}
-
-// warnFormat warns of an image that is taken as raw by its name, and is
-// perhaps another format's.
-func warnFormat(s source.Source, warn func(string)) {
-	if s.RawGiven {
-		return
-	}
-	if format := filesrc.LooksLike(s.Location); format != "" {
-		warn(fmt.Sprintf("%s: taken as raw by its name, but begins like %s: the digests are those of the file's own bytes; format=raw says that it is meant so", s.Location, format))
-	}
 }
 
 // cacheNeed is the memory, in bytes, for the digests of a whole image. The

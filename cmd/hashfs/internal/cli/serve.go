@@ -70,7 +70,7 @@ func (p *mountPlan) serve(ctx context.Context, log *logger, warn func(string), r
 	if err := checkOverlap(point, p.sources, images); err != nil {
 		return err
 	}
-	opened, err := p.open(images, log.Logger, warn)
+	opened, err := p.open(ctx, images, log.Logger, warn)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ type sumOptions struct {
 	tag    bool
 	plain  bool
 	jobs   int
+	remote remoteOptions
 
 	progress      bool
 	progressGiven bool
@@ -28,7 +29,7 @@ type sumOptions struct {
 
 const sumLong = `sum prints the digest of each SOURCE, without a mount: what its file "checksum" would show, or with --plain "sums/DIGEST". Without a SOURCE, or when that is -, standard input is read.
 
-A SOURCE is [NAME=]LOCATION[,option=value...] as for hashfs mount, with the options digest= and format=; a LOCATION that is a directory stands for the images in it. A line is
+A SOURCE is [NAME=]LOCATION[,option=value...] as for hashfs mount, with the options digest=, format=, snapshot= and chain=; a LOCATION that is a directory stands for the images in it. A line is
 
   HEX  LOCATION
 
@@ -66,6 +67,7 @@ func newSumCommand() *cobra.Command {
 	f.BoolVar(&o.tag, "tag", false, "print lines that say which digest they hold")
 	f.BoolVar(&o.progress, "progress", false, "show a progress bar (default: when standard error is a terminal)")
 	f.IntVar(&o.jobs, "jobs", 0, "number `N` of threads that hash (default: that of the processors)")
+	o.remote.addFlags(f)
 	f.BoolVarP(&o.check, "check", "c", false, "verify lists of digests")
 	f.BoolVar(&o.ignoreMissing, "ignore-missing", false, "with --check: say nothing of files that are not there")
 	addReportFlag(f, &o.report, reportFailures, "quiet", "", "with --check: do not print OK for each file")
@@ -107,11 +109,11 @@ func (o *sumOptions) validate() error {
 	if o.jobs < 0 {
 		return usagef("--jobs %d: a number of threads cannot be negative", o.jobs)
 	}
-	return nil
+	return o.remote.check()
 }
 
 // interruptTime is what work gets to end by itself after a signal.
-const interruptTime = 200 * time.Millisecond
+const interruptTime = 2 * time.Second
 
 // interruptible runs do until it returns or SIGINT or SIGTERM comes, and
 // does not wait for a source that hangs. Nothing of do needs cleaning up.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 
+	"hashfs/cmd/hashfs/internal/source"
 	"hashfs/cmd/hashfs/internal/sumlist"
 )
 
@@ -71,7 +72,7 @@ func (s *summer) checkLine(ctx context.Context, t *tally, line, list string, num
 		return nil
 	}
 	t.proper++
-	digest, err := s.sum(ctx, entry.Name, entry.Kind)
+	digest, err := s.sum(ctx, source.At(entry.Name), entry.Kind)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()

@@ -15,7 +15,6 @@ import (
 	"hashfs/blockcache"
 	"hashfs/cmd/hashfs/internal/source"
 	"hashfs/cmd/hashfs/internal/sumlist"
-	"hashfs/filesrc"
 	"hashfs/hasher"
 )
 
@@ -79,7 +78,7 @@ func (s *summer) print(ctx context.Context, arg string) (ok bool, err error) {
 		kind, err := s.kind(src)
 		var digest []byte
 		if err == nil {
-			digest, err = s.sum(ctx, src.Location, kind)
+			digest, err = s.sum(ctx, src, kind)
 		}
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -131,25 +130,26 @@ func (s *summer) kind(src source.Source) (sumlist.Kind, error) {
 // errPlainSize: a block size was asked for that would not count.
 var errPlainSize = errors.New("a digest by --plain has no block size")
 
-// sum returns the digest of the file at path, or of standard input for "-".
-// An error says of which.
-func (s *summer) sum(ctx context.Context, path string, kind sumlist.Kind) (digest []byte, err error) {
+// sum returns the digest of a source, or of standard input for "-". An error
+// says of which.
+func (s *summer) sum(ctx context.Context, src source.Source, kind sumlist.Kind) (digest []byte, err error) {
+	path := src.Location
 	if path == "-" {
 		if digest, err = s.sumStdin(ctx, kind); err != nil {
 			return nil, hashError("standard input", err)
 		}
 		return digest, nil
 	}
-	f, err := filesrc.Open(path, filesrc.Options{})
+	log := slog.New(slog.DiscardHandler)
+	opened, err := s.remote.open(ctx, src, log)
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	im, err := hasher.New(f, hasher.Options{
-		Spec: kind.Spec, Pool: s.pool, Name: path, Log: slog.New(slog.DiscardHandler),
-		Cache: blockcache.New(sumCache),
+	im, err := hasher.New(opened.Source, hasher.Options{
+		Spec: kind.Spec, Pool: s.pool, Name: path, Log: log, Cache: blockcache.New(sumCache),
 	})
 	if err != nil {
-		return nil, hashError(path, err) // and f is closed
+		return nil, hashError(path, err) // and the source is closed
 	}
 	defer im.Close()
 	if digest, err = s.sumImage(ctx, im, path, kind); err != nil {

@@ -6,7 +6,7 @@
 //
 // NAME= counts only where no slash precedes the equals sign, and a comma that
 // belongs to the name or the location is doubled. The options are format=,
-// digest=, writable and cache=.
+// digest=, writable, cache=, snapshot= and chain=.
 //
 // Parse looks at nothing but its argument. Expand also scans directories and
 // makes the names of one mount unique. Neither opens an image, and the name
@@ -22,12 +22,17 @@ type Source struct {
 	Name     string // of the image in the mount
 	Named    bool   // NAME= was given
 	Location string // a path, or "-"; doubled commas undone
-	Format   string // "raw", the only one that is served
+	Format   string // "raw", "nbd" for a URI, or one of nbdsrc.KnownFormat
 	Digest   string // DIGEST[/SIZE], known to be valid; "" when not given
 	Writable bool
 	Cache    string // "keep", "none", or "" when not given
+	Snapshot string // of a qcow2; "" is the image itself
+
+	// TrustChain: chain=trust was given.
+	TrustChain bool
 
 	// RawGiven: format=raw was given, so that the suffix has no say, and
 	// what the content looks like is known.
-	RawGiven bool
+	RawGiven    bool
+	formatGiven bool
 }

@@ -59,6 +59,9 @@ func Expand(sources []Source) (images []Source, notes []string, err error) {
 // an image's suffix, each with the options of the directory, sorted by file
 // name. Names are not checked.
 func Scan(d Source) (found []Source, notes []string, err error) {
+	if !d.RawGiven && d.formatGiven {
+		return nil, nil, fmt.Errorf("%s: a directory takes no format= but raw: each of its images has the format of its name", d.Location)
+	}
 	if d.Named {
 		return nil, nil, fmt.Errorf("%s: a directory takes no NAME=: each of its images has a name of its own", d.Location)
 	}
@@ -69,6 +72,9 @@ func Scan(d Source) (found []Source, notes []string, err error) {
 	var others []string
 	for _, e := range entries {
 		format, known := suffixes[suffix(e.Name())]
+		if d.RawGiven {
+			format = "raw"
+		}
 		path := filepath.Join(d.Location, e.Name())
 		switch {
 		case !known:
@@ -77,11 +83,9 @@ func Scan(d Source) (found []Source, notes []string, err error) {
 			notes = append(notes, path+": skipped: a symbolic link")
 		case !e.Type().IsRegular():
 			notes = append(notes, path+": skipped: not a regular file")
-		case format != "raw" && !d.RawGiven:
-			notes = append(notes, fmt.Sprintf("%s: skipped: %v", path, notServed(format)))
 		default:
 			s := d
-			s.Location, s.Name = path, defaultName(path)
+			s.Location, s.Name, s.Format = path, defaultName(path), format
 			found = append(found, s)
 		}
 	}
@@ -89,7 +93,7 @@ func Scan(d Source) (found []Source, notes []string, err error) {
 		notes = append(notes, fmt.Sprintf("%s: skipped %d without an image's suffix: %s", d.Location, len(others), abridged(others)))
 	}
 	if len(found) == 0 {
-		return nil, nil, fmt.Errorf("%s: no image in this directory: it has no regular file called *.raw or *.img", d.Location)
+		return nil, nil, fmt.Errorf("%s: no image in this directory: it has no regular file called *.raw, *.img, *.qcow2, *.vmdk, *.vhdx or *.vdi", d.Location)
 	}
 	return found, notes, nil
 }

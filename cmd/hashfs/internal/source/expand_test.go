@@ -53,7 +53,7 @@ func TestExpand_scan(t *testing.T) {
 	for _, s := range images {
 		got = append(got, s.Name+" "+filepath.Base(s.Location)+" "+s.Digest)
 	}
-	want := []string{"a b.img ", "b b.img md5"}
+	want := []string{"a b.img ", "b b.img md5", "c c.qcow2 md5"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("images (-want +got):\n%s", diff)
 	}
@@ -61,7 +61,6 @@ func TestExpand_scan(t *testing.T) {
 		notes[i] = strings.ReplaceAll(notes[i], dir, "DIR")
 	}
 	want = []string{
-		`DIR/c.qcow2: skipped: format qcow2: this version serves raw files only; the option format=raw serves the file's own bytes`,
 		`DIR/l.img: skipped: a symbolic link`,
 		`DIR/sub.img: skipped: not a regular file`,
 		`DIR: skipped 2 without an image's suffix: "notes.txt", "sub"`,
@@ -101,8 +100,8 @@ func TestExpand_refuses(t *testing.T) {
 		{"two with one name", []string{"/x/a.img", "/y/a.raw"}, `/x/a.img and /y/a.raw: both are called "a": name one by NAME=LOCATION`},
 		{"one twice", []string{"a.img", "a.img"}, `a.img and a.img: both are called "a": name one by NAME=LOCATION`},
 		{"bad default name", []string{"/x/.hashfs"}, `/x/.hashfs: the name ".hashfs" is reserved: give another one by NAME=LOCATION`},
-		{"directory without images", []string{filepath.Join(dir, "none")}, `DIR/none: no image in this directory: it has no regular file called *.raw or *.img`},
-		{"directory of other things", []string{filepath.Join(dir, "many")}, `DIR/many: no image in this directory: it has no regular file called *.raw or *.img`},
+		{"directory without images", []string{filepath.Join(dir, "none")}, `DIR/none: no image in this directory: it has no regular file called *.raw, *.img, *.qcow2, *.vmdk, *.vhdx or *.vdi`},
+		{"directory of other things", []string{filepath.Join(dir, "many")}, `DIR/many: no image in this directory: it has no regular file called *.raw, *.img, *.qcow2, *.vmdk, *.vhdx or *.vdi`},
 		{"directory with a name", []string{"x=" + dir}, `DIR: a directory takes no NAME=: each of its images has a name of its own`},
 	} {
 		t.Run(row.name, func(t *testing.T) {

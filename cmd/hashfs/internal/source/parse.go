@@ -3,6 +3,7 @@ package source
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"hashfs/hasher"
+	"hashfs/nbdsrc"
 )
 
 // suffixes maps the suffix of a file's name, in lower case, to its format.
@@ -59,6 +61,16 @@ func Parse(arg string) (Source, error) {
 	return s, nil
 }
 
+// At returns the source at a location, which is taken as it stands, with all
+// options as they are by default.
+func At(location string) Source {
+	s := Source{Arg: location, Location: location, Name: defaultName(location)}
+	if err := s.decideFormat(""); err != nil {
+		panic(err) // only options that were given can be refused
+	}
+	return s
+}
+
 // splitFields splits at single commas; two in a row are one comma of a field.
 func splitFields(arg string) []string {
 	fields := []string{}
@@ -81,7 +93,7 @@ func splitFields(arg string) []string {
 func (s *Source) setOption(option string, format *string) error {
 	key, value, hasValue := strings.Cut(option, "=")
 	switch key {
-	case "format", "digest", "cache":
+	case "format", "digest", "cache", "snapshot", "chain":
 		if value == "" {
 			return fmt.Errorf("option %s: no value given", key)
 		}
@@ -92,7 +104,7 @@ func (s *Source) setOption(option string, format *string) error {
 	case "":
 		return errors.New("empty option: a comma in a location is doubled (,,)")
 	default:
-		return fmt.Errorf("unknown option %q: the options are format=, digest=, writable, cache=; a comma in a location is doubled (,,)", key)
+		return fmt.Errorf("unknown option %q: the options are format=, digest=, writable, cache=, snapshot=, chain=; a comma in a location is doubled (,,)", key)
 	}
 	switch key {
 	case "format":
@@ -107,6 +119,14 @@ func (s *Source) setOption(option string, format *string) error {
 			return fmt.Errorf("option cache: %q is neither keep nor none", value)
 		}
 		return setOnce(&s.Cache, key, value)
+	case "snapshot":
+		return setOnce(&s.Snapshot, key, value)
+	case "chain":
+		if value != "trust" {
+			return fmt.Errorf("option chain: %q is not trust", value)
+		}
+		s.TrustChain = true
+		return nil
 	}
 	s.Writable = true
 	return nil
@@ -120,29 +140,35 @@ func setOnce(to *string, key, value string) error {
 	return nil
 }
 
-// decideFormat settles the format from format= and else from the name.
+// decideFormat settles the format from format= and else from the name, and
+// refuses options that say nothing about it.
 func (s *Source) decideFormat(given string) error {
-	switch given {
-	case "raw":
-		s.RawGiven = true
-	case "":
-	case "qcow2", "vmdk", "vhdx", "vdi", "nbd":
-		return notServed(given)
+	s.RawGiven, s.formatGiven = given == "raw", given != ""
+	switch {
+	case nbdURI.MatchString(s.Location):
+		if given != "" {
+			return fmt.Errorf("option format: an NBD server tells nothing of formats: leave out format=%s", given)
+		}
+		s.Format = "nbd"
+	case given == "":
+		s.Format = "raw"
+		if f := suffixes[suffix(s.Location)]; f != "" {
+			s.Format = f
+		}
+	case given == "raw" || nbdsrc.KnownFormat(given):
+		s.Format = given
 	default:
-		return fmt.Errorf("option format: unknown format %q", given)
+		return fmt.Errorf("option format: unknown format %q: it is raw, qcow2, vmdk, vhdx, vdi, or another of qemu's", given)
 	}
-	if nbdURI.MatchString(s.Location) {
-		return errors.New("an NBD URI: this version serves raw files only")
-	}
-	s.Format = "raw"
-	if f := suffixes[suffix(s.Location)]; !s.RawGiven && f != "" && f != "raw" {
-		return notServed(f)
+	switch {
+	case s.Snapshot != "" && s.Format != "qcow2":
+		return fmt.Errorf("option snapshot: only a qcow2 has snapshots, and this is %s", s.Format)
+	case s.Snapshot != "" && s.Writable:
+		return errors.New("options snapshot and writable: a snapshot cannot be written")
+	case s.TrustChain && (s.Format == "raw" || s.Format == "nbd"):
+		return fmt.Errorf("option chain: %s has no chain of files", s.Format)
 	}
 	return nil
-}
-
-func notServed(format string) error {
-	return fmt.Errorf("format %s: this version serves raw files only; the option format=raw serves the file's own bytes", format)
 }
 
 // suffix returns the suffix of a path in lower case: disks that come from
@@ -151,13 +177,36 @@ func suffix(path string) string {
 	return strings.ToLower(filepath.Ext(path))
 }
 
+// defaultName returns the last part of a location without its suffix: of an
+// NBD URI, the last part of the export's name, else of the socket's, else the
+// host.
 func defaultName(location string) string {
 	base := filepath.Base(location)
+	if nbdURI.MatchString(location) {
+		base = exportName(location)
+	}
 	if _, known := suffixes[suffix(base)]; known {
 		return base[:len(base)-len(filepath.Ext(base))]
 	}
 	return base
 }
+
+func exportName(uri string) string {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return nameless // nbdsrc says what is wrong with it
+	}
+	socket := strings.TrimSuffix(filepath.Base(u.Query().Get("socket")), ".sock")
+	for _, name := range []string{filepath.Base(u.Path), socket, u.Hostname()} {
+		if name != "" && name != "/" && name != "." {
+			return name
+		}
+	}
+	return nameless
+}
+
+// nameless is what an export is called that gives nothing for a name.
+const nameless = "nbd"
 
 // reserved are the names that the root of a mount uses itself; go-fuse
 // answers the last of them on its own.

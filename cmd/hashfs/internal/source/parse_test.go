@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func TestParse_accepts(t *testing.T) {
@@ -33,6 +34,16 @@ func TestParse_accepts(t *testing.T) {
 		{"same option twice", "a,cache=keep,cache=keep", Source{Name: "a", Location: "a", Cache: "keep"}},
 		{"standard input", "-", Source{Name: "-", Location: "-"}},
 		{"file called like a scheme", "nbd:x", Source{Name: "nbd:x", Location: "nbd:x"}},
+		{"qcow2", "a.qcow2", Source{Name: "a", Location: "a.qcow2", Format: "qcow2"}},
+		{"vhdx in upper case", "A.VHDX", Source{Name: "A", Location: "A.VHDX", Format: "vhdx"}},
+		{"format by option", "a,format=vmdk", Source{Name: "a", Location: "a", Format: "vmdk"}},
+		{"format beats suffix", "a.img,format=qcow2", Source{Name: "a", Location: "a.img", Format: "qcow2"}},
+		{"snapshot and chain", "a.qcow2,snapshot=s 1,chain=trust",
+			Source{Name: "a", Location: "a.qcow2", Format: "qcow2", Snapshot: "s 1", TrustChain: true}},
+		{"nbd export", "nbd://host:10809/vm/disk1.img", Source{Name: "disk1", Location: "nbd://host:10809/vm/disk1.img", Format: "nbd"}},
+		{"nbd host", "nbds://host.example/", Source{Name: "host.example", Location: "nbds://host.example/", Format: "nbd"}},
+		{"nbd socket", "nbd+unix:///?socket=/run/vm2.sock", Source{Name: "vm2", Location: "nbd+unix:///?socket=/run/vm2.sock", Format: "nbd"}},
+		{"nbd with a name", "x=nbd+unix:///e?socket=/s", Source{Name: "x", Named: true, Location: "nbd+unix:///e?socket=/s", Format: "nbd"}},
 		{"longest name", long + "=a", Source{Name: long, Named: true, Location: "a"}},
 		{"bad default name is left to CheckName", "/", Source{Name: "/", Location: "/"}},
 	} {
@@ -41,8 +52,11 @@ func TestParse_accepts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			row.want.Arg, row.want.Format = row.arg, "raw"
-			if diff := cmp.Diff(row.want, got); diff != "" {
+			row.want.Arg = row.arg
+			if row.want.Format == "" {
+				row.want.Format = "raw"
+			}
+			if diff := cmp.Diff(row.want, got, cmpopts.IgnoreUnexported(Source{})); diff != "" {
 				t.Errorf("Parse(%q) (-want +got):\n%s", row.arg, diff)
 			}
 		})
@@ -50,27 +64,24 @@ func TestParse_accepts(t *testing.T) {
 }
 
 func TestParse_refuses(t *testing.T) {
-	const raw = ": this version serves raw files only; the option format=raw serves the file's own bytes"
 	const other = ": give another one by NAME=LOCATION"
 	for _, row := range []struct{ name, arg, want string }{
 		{"empty", "", `source "": no location given: it is [NAME=]LOCATION[,option=value...]`},
 		{"name only", "a=", `source "a=": no location given: it is [NAME=]LOCATION[,option=value...]`},
 		{"options only", ",writable", `source ",writable": no location given: it is [NAME=]LOCATION[,option=value...]`},
 		{"trailing comma", "a,", `a: empty option: a comma in a location is doubled (,,)`},
-		{"unknown option", "a,b.img", `a: unknown option "b.img": the options are format=, digest=, writable, cache=; a comma in a location is doubled (,,)`},
+		{"unknown option", "a,b.img", `a: unknown option "b.img": the options are format=, digest=, writable, cache=, snapshot=, chain=; a comma in a location is doubled (,,)`},
 		{"no value", "a,cache", `a: option cache: no value given`},
 		{"empty value", "a,format=", `a: option format: no value given`},
 		{"value for a switch", "a,writable=yes", `a: option writable: it takes no value`},
 		{"bad cache", "a,cache=some", `a: option cache: "some" is neither keep nor none`},
 		{"contradiction", "a,cache=keep,cache=none", `a: option cache: both "keep" and "none" given`},
-		{"unknown format", "a,format=iso", `a: option format: unknown format "iso"`},
-		{"format by option", "a,format=vmdk", `a: format vmdk` + raw},
-		{"qcow2", "a.qcow2", `a.qcow2: format qcow2` + raw},
-		{"vmdk", "a.vmdk", `a.vmdk: format vmdk` + raw},
-		{"vhdx in upper case", "A.VHDX", `A.VHDX: format vhdx` + raw},
-		{"vdi", "x=a.vdi", `a.vdi: format vdi` + raw},
-		{"nbd", "nbd://host/export", `nbd://host/export: an NBD URI: this version serves raw files only`},
-		{"nbd as raw", "nbd+unix:///?socket=/s,format=raw", `nbd+unix:///?socket=/s: an NBD URI: this version serves raw files only`},
+		{"unknown format", "a,format=iso", `a: option format: unknown format "iso": it is raw, qcow2, vmdk, vhdx, vdi, or another of qemu's`},
+		{"format of a URI", "nbd+unix:///?socket=/s,format=raw", `nbd+unix:///?socket=/s: option format: an NBD server tells nothing of formats: leave out format=raw`},
+		{"snapshot of raw", "a.img,snapshot=s", `a.img: option snapshot: only a qcow2 has snapshots, and this is raw`},
+		{"writable snapshot", "a.qcow2,snapshot=s,writable", `a.qcow2: options snapshot and writable: a snapshot cannot be written`},
+		{"chain of raw", "a.img,chain=trust", `a.img: option chain: raw has no chain of files`},
+		{"bad chain", "a.qcow2,chain=yes", `a.qcow2: option chain: "yes" is not trust`},
 		{"empty name", "=a", `source "=a": the image's name is empty` + other},
 		{"dot", ".=a", `source ".=a": an image cannot be called "."` + other},
 		{"dot dot", "..=a", `source "..=a": an image cannot be called ".."` + other},
@@ -121,7 +132,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if s.Location == "" || s.Format != "raw" || s.Arg != arg {
+		if s.Location == "" || s.Format == "" || s.Arg != arg {
 			t.Errorf("Parse(%q) = %+v", arg, s)
 		}
 		// What was understood, written down again, means the same.
@@ -130,8 +141,13 @@ func FuzzParse(f *testing.F) {
 		if s.Named {
 			again = double(s.Name) + "=" + again
 		}
-		again += ",format=raw"
-		for key, value := range map[string]string{"digest": s.Digest, "cache": s.Cache} {
+		if s.Format != "nbd" {
+			again += ",format=" + s.Format
+		}
+		if s.TrustChain {
+			again += ",chain=trust"
+		}
+		for key, value := range map[string]string{"digest": s.Digest, "cache": s.Cache, "snapshot": s.Snapshot} {
 			if value != "" {
 				again += "," + key + "=" + double(value)
 			}
@@ -143,7 +159,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("Parse(%q) worked, Parse(%q): %v", arg, again, err)
 		}
-		twin.Arg, twin.RawGiven = s.Arg, s.RawGiven
+		twin.Arg, twin.RawGiven, twin.formatGiven = s.Arg, s.RawGiven, s.formatGiven
 		if twin != s {
 			t.Errorf("Parse(%q) = %+v, Parse(%q) = %+v", arg, s, again, twin)
 		}
