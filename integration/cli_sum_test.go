@@ -1,0 +1,417 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Every algorithm, of blocks and plain, from a file and from a pipe, in both
+// forms of a line.
+func TestSum_algorithms(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	data := random(80, 5*blockSize+123)
+	path := filepath.Join(dir, "disk.img")
+	writeImage(t, path, data)
+	for _, a := range algorithms {
+		blocks := newOracleOf(a.new, blockSize, data).sum()
+		small := newOracleOf(a.new, 512, data).sum()
+		plain := hex.EncodeToString(digest(a.new, data))
+		for _, row := range []struct {
+			args      []string
+			digest    string
+			tagBefore string
+		}{
+			{[]string{"--digest", a.name}, blocks, "blk-" + a.name + "/65536"},
+			{[]string{"--digest", a.name + "/512"}, small, "blk-" + a.name + "/512"},
+			{[]string{"--plain", "--digest", a.name}, plain, a.name},
+		} {
+			sum := append([]string{program, "sum"}, row.args...)
+			same(t, a.name, output(t, append(sum, path)...), row.digest+"  "+path+"\n")
+			same(t, a.name+" --tag", output(t, append(sum, "--tag", path)...), row.tagBefore+" ("+path+") = "+row.digest+"\n")
+			pipe := call{argv: sum, stdin: string(data)}
+			same(t, a.name+" of a pipe", pipe.output(t), row.digest+"  -\n")
+			pipe.argv = append(sum, "--tag", "-")
+			same(t, a.name+" of a pipe, --tag", pipe.output(t), row.tagBefore+" (-) = "+row.digest+"\n")
+		}
+	}
+}
+
+// Standard input in all its forms.
+func TestSum_stdin(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	data := random(81, 3*blockSize+1)
+	path := filepath.Join(dir, "disk.img")
+	writeImage(t, path, data)
+	want := newOracle(data).sum()
+	for _, row := range []struct{ name, script, want string }{
+		{"file", `"$0" sum <disk.img`, want},
+		{"pipe in small pieces", `dd if=disk.img bs=777 status=none | "$0" sum -`, want},
+		{"slow pipe", `{ head -c 100 disk.img; sleep 0.2; tail -c +101 disk.img; } | "$0" sum`, want},
+		{"file from the middle", `{ head -c 65536 >/dev/null; "$0" sum; } <disk.img`, newOracle(data[blockSize:]).sum()},
+		{"empty", `: | "$0" sum`, newOracle(nil).sum()},
+		{"/dev/null", `"$0" sum </dev/null`, newOracle(nil).sum()},
+	} {
+		got := call{argv: []string{"sh", "-ec", row.script, program}, dir: dir}.output(t)
+		same(t, row.name, got, row.want+"  -\n")
+	}
+	r := call{argv: []string{"sh", "-c", `exec "$0" sum <.`, program}, dir: dir}.run(t)
+	if r.Status != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, "is a directory") {
+		t.Errorf("a directory as standard input: %+v", r)
+	}
+}
+
+// odd are names that lists must escape, or that look like something else. An
+// equals sign makes no NAME= after a slash.
+var odd = []string{
+	"plain.img", "with space.img", " leading.img", "new\nline.img", `back\slash.img`, "carriage\rreturn.img", `\n.img`,
+	"ünïcode.img", "*star.img", "./a) = b.img", "(a.img", "tab\t.img", "quote\".img", "\xff\xfe.img",
+}
+
+// oddFiles writes files of these names, each with other content.
+func oddFiles(t *testing.T, dir string) {
+	t.Helper()
+	for i, name := range odd {
+		writeImage(t, filepath.Join(dir, name), random(uint64(100+i), int64(1000*i)))
+	}
+}
+
+// Names are escaped exactly as sha256sum does it, which can read the lists.
+func TestSum_names(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	oddFiles(t, dir)
+	theirs := call{argv: append([]string{"sha256sum", "--"}, odd...), dir: dir}.output(t)
+	ours := call{argv: append([]string{program, "sum", "--plain", "--"}, odd...), dir: dir}.output(t)
+	same(t, "the list", ours, theirs)
+	tagged := call{argv: append([]string{program, "sum", "--plain", "--tag", "--"}, odd...), dir: dir}.output(t)
+	same(t, "the tagged list", strings.ReplaceAll(tagged, "sha256 (", "SHA256 ("), call{argv: append([]string{"sha256sum", "--tag", "--"}, odd...), dir: dir}.output(t))
+
+	blocks := call{argv: append([]string{program, "sum", "--tag", "--"}, odd...), dir: dir}.output(t)
+	var want strings.Builder
+	for line := range strings.Lines(theirs) {
+		name := strings.TrimSuffix(strings.SplitN(line, "  ", 2)[1], "\n")
+		fmt.Fprintf(&want, "%s: OK\n", map[bool]string{true: `\`, false: ""}[line[0] == '\\']+name)
+	}
+	for _, row := range []struct {
+		name, list string
+		argv       []string
+	}{
+		{"plain by sha256sum", ours, []string{"sha256sum", "-c"}},
+		{"plain", ours, []string{program, "sum", "-c", "--plain"}},
+		{"plain and tagged", tagged, []string{program, "sum", "-c"}},
+		{"sha256sum --tag", strings.ReplaceAll(tagged, "sha256 (", "SHA256 ("), []string{program, "sum", "-c"}},
+		{"blocks, tagged", blocks, []string{program, "sum", "-c"}},
+		{"mixed", blocks + tagged, []string{program, "sum", "-c"}},
+	} {
+		list := filepath.Join(dir, "list")
+		if err := os.WriteFile(list, []byte(row.list), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		wanted := want.String()
+		if row.name == "mixed" {
+			wanted += wanted
+		}
+		if row.argv[0] == "sha256sum" {
+			// Which names it escapes in its report differs by its version.
+			got := call{argv: append(row.argv, "list"), dir: dir}.output(t)
+			if strings.Count(got, ": OK\n") != len(odd) {
+				t.Errorf("%s: %s", row.name, got)
+			}
+			continue
+		}
+		same(t, row.name, call{argv: append(row.argv, "list"), dir: dir}.output(t), wanted)
+		same(t, row.name+" from a pipe", call{argv: row.argv, stdin: row.list, dir: dir}.output(t), wanted)
+	}
+}
+
+// checks are lists, made of lines that sha256sum wrote, with what can be wrong
+// with them.
+func checks(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	for i, name := range []string{"a.img", "b.img", "c.img"} {
+		writeImage(t, filepath.Join(dir, name), random(uint64(90+i), 70000))
+	}
+	if err := os.Mkdir(filepath.Join(dir, "d.img"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	good := call{argv: []string{"sha256sum", "a.img", "b.img", "c.img"}, dir: dir}.output(t)
+	a, b, c := good[:73-1], good[72:144], good[144:]
+	if len(good) != 3*72 {
+		t.Fatalf("%q", good)
+	}
+	wrong := strings.Replace(b, b[:1], map[bool]string{true: "1", false: "0"}[b[0] == '0'], 1)
+	return map[string]string{
+		"good":                        good,
+		"binary":                      strings.ReplaceAll(good, "  ", " *"),
+		"upper case digits":           strings.ToUpper(a[:64]) + a[64:],
+		"a mismatch":                  a + wrong + c,
+		"two mismatches":              wrong + wrong,
+		"a missing file":              a + strings.Replace(b, "b.img", "none.img", 1),
+		"only missing files":          strings.Replace(b, "b.img", "none.img", 1),
+		"missing and mismatched":      wrong + strings.Replace(b, "b.img", "none.img", 1) + strings.Replace(b, "b.img", "nine.img", 1),
+		"a directory":                 a + strings.Replace(b, "b.img", "d.img", 1),
+		"an improper line":            a + "what is this\n" + c,
+		"improper lines":              a + "what is this\nor this\n" + c,
+		"short digest":                a + b[2:],
+		"long digest":                 a + "00" + b,
+		"odd digest":                  a + b[1:],
+		"no digits":                   a + "x" + b[1:],
+		"one space":                   a + b[:64] + " b.img\n",
+		"no name":                     a + b[:66] + "\n",
+		"only improper lines":         "what is this\n",
+		"empty":                       "",
+		"empty lines":                 "\n\n" + a + "\n",
+		"comment":                     "# by hand\n" + a,
+		"carriage returns":            strings.ReplaceAll(good, "\n", "\r\n"),
+		"no newline at the end":       strings.TrimSuffix(good, "\n"),
+		"leading white space":         " \t" + a,
+		"improper escape":             `\` + strings.Replace(a, "a.img", `a\x.img`, 1) + c,
+		"escape without need":         `\` + a,
+		"improper, missing, mismatch": "?\n" + wrong + strings.Replace(b, "b.img", "none.img", 1) + a,
+		"standard input in the list":  strings.Replace(a, "a.img", "-", 1) + c,
+	}
+}
+
+// hashfs sum -c says and returns what sha256sum -c does on the same list.
+func TestSum_check_as_sha256sum(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	lists := checks(t, dir)
+	if out := output(t, "sha256sum", "--version"); !strings.HasPrefix(out, "sha256sum (GNU coreutils) 9.") {
+		t.Skipf("messages are those of GNU coreutils 9, this is %q", out)
+	}
+	allFlags := [][]string{nil, {"--quiet"}, {"--status"}, {"--warn"}, {"--strict"}, {"--ignore-missing"}, {"--ignore-missing", "--quiet", "--strict"}, {"-w", "--status"}}
+	for name, content := range lists {
+		if err := os.WriteFile(filepath.Join(dir, "list"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, flags := range allFlags {
+			for _, stdin := range []bool{false, true} {
+				if stdin && flags != nil {
+					continue
+				}
+				args, in := append(append([]string{"-c"}, flags...), "list"), ""
+				if stdin {
+					args, in = args[:len(args)-1], content
+				}
+				theirs := call{argv: append([]string{"sha256sum"}, args...), dir: dir, stdin: in}.run(t)
+				ours := call{argv: append([]string{program, "sum", "--plain"}, args...), dir: dir, stdin: in}.run(t)
+				want := theirs
+				want.Stderr = strings.NewReplacer(
+					"sha256sum: ", "hashfs: ", "SHA256 checksum line", "sha256 checksum line",
+					"No such file", "no such file", "Is a directory", "is a directory",
+				).Replace(theirs.Stderr)
+				// Ours says what it does open, sha256sum what it cannot read.
+				ours.Stderr = strings.Replace(ours.Stderr, "hashfs: open d.img: is a directory; a raw image is a regular file or a block device", "hashfs: d.img: is a directory", 1)
+				if diff := cmp.Diff(want, ours); diff != "" {
+					t.Errorf("%s, %q (-sha256sum +hashfs):\n%s", name, args, diff)
+				}
+			}
+		}
+	}
+}
+
+// Several lists, one of them missing.
+func TestSum_check_lists(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	lists := checks(t, dir)
+	writeImage(t, filepath.Join(dir, "good"), []byte(lists["good"]))
+	writeImage(t, filepath.Join(dir, "bad"), []byte(lists["a mismatch"]))
+	got := call{argv: []string{program, "sum", "--plain", "-c", "none", "good", "bad"}, dir: dir}.run(t)
+	want := result{
+		"a.img: OK\nb.img: OK\nc.img: OK\na.img: OK\nb.img: FAILED\nc.img: OK\n",
+		"hashfs: none: no such file or directory\nhashfs: WARNING: 1 computed checksum did NOT match\n", 1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// Without --plain or --digest an untagged line says not what it holds.
+	got = call{argv: []string{program, "sum", "-c", "good"}, dir: dir}.run(t)
+	want = result{"", "hashfs: good: no properly formatted checksum lines found\nhashfs: good: lines without a tag are read only with --digest or --plain, which say what they hold\n", 1}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// A digest of blocks is not one of the bytes.
+	blocks := call{argv: []string{program, "sum", "a.img", "b.img"}, dir: dir}.output(t)
+	writeImage(t, filepath.Join(dir, "blocks"), []byte(blocks))
+	for _, row := range []struct {
+		flag, want string
+		status     int
+	}{
+		{"--digest=sha256", "a.img: OK\nb.img: OK\n", 0},
+		{"--digest=sha256/4k", "a.img: FAILED\nb.img: FAILED\n", 1},
+		{"--plain", "a.img: FAILED\nb.img: FAILED\n", 1},
+	} {
+		got := call{argv: []string{program, "sum", row.flag, "-c", "blocks"}, dir: dir}.run(t)
+		if got.Stdout != row.want || got.Status != row.status {
+			t.Errorf("%s: %+v", row.flag, got)
+		}
+	}
+}
+
+// One source that cannot be read does not stop the others.
+func TestSum_bad_sources(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	s := newSample(t, dir)
+	if err := os.Mkdir(filepath.Join(dir, "empty"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	line := newOracle(s.data).sum() + "  disk.img\n"
+	got := call{argv: []string{program, "sum", "none.img", "disk.img", "empty", "x.qcow2", "/dev/null", "disk.img,digest=crc", "disk.img,writable", "disk.img"}, dir: dir}.run(t)
+	want := result{line + line, strings.Join([]string{
+		"hashfs: none.img: no such file or directory",
+		"hashfs: empty: no image in this directory: it has no regular file called *.raw, *.img, *.qcow2, *.vmdk, *.vhdx or *.vdi",
+		"hashfs: x.qcow2: format qcow2: this version serves raw files only; the option format=raw serves the file's own bytes",
+		"hashfs: open /dev/null: is a character device; a raw image is a regular file or a block device",
+		`hashfs: disk.img: digest spec "crc": unknown digest "crc": use one of ` + algorithmNames(),
+		"hashfs: disk.img: the options writable and cache= are for hashfs mount",
+		"",
+	}, "\n"), 1}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A directory stands for its images, and options for one image.
+func TestSum_sources(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	a, b := random(95, 100000), random(96, 200000)
+	writeImage(t, filepath.Join(dir, "a.img"), a)
+	writeImage(t, filepath.Join(dir, "b.raw"), b)
+	md5 := algorithms[0].new
+	for _, row := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"."}, newOracle(a).sum() + "  a.img\n" + newOracle(b).sum() + "  b.raw\n"},
+		{[]string{dir}, newOracle(a).sum() + "  " + dir + "/a.img\n" + newOracle(b).sum() + "  " + dir + "/b.raw\n"},
+		{[]string{"b.raw,digest=md5/4k", "a.img"}, newOracleOf(md5, 4096, b).sum() + "  b.raw\n" + newOracle(a).sum() + "  a.img\n"},
+		{[]string{"--tag", "x=b.raw,digest=md5/4k"}, "blk-md5/4096 (b.raw) = " + newOracleOf(md5, 4096, b).sum() + "\n"},
+		{[]string{"--jobs", "1", "./a.img"}, newOracle(a).sum() + "  ./a.img\n"},
+	} {
+		got := call{argv: append([]string{program, "sum"}, row.args...), dir: dir}.output(t)
+		same(t, fmt.Sprint(row.args), got, row.want)
+	}
+}
+
+// A source that changes meanwhile gets no line.
+func TestSum_changed_while_read(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	path := filepath.Join(dir, "disk.img")
+	data := random(97, 64*mib)
+	writeImage(t, path, data)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, plain := range []string{"--plain=false", "--plain"} {
+		// The slowest digest, so that the writes come in its midst.
+		sum := startCommand(t, program, "sum", plain, "--digest=sha3-512", "--jobs=1", path)
+		for i := byte(0); !sum.ended(); i++ {
+			if _, err := f.WriteAt([]byte{i}, int64(len(data))-1); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		want := result{"", "hashfs: " + path + ": it changed while it was read, so there is no digest\n", 1}
+		if diff := cmp.Diff(want, sum.result()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", plain, diff)
+		}
+	}
+}
+
+// A list must not end early without a word.
+func TestSum_output_fails(t *testing.T) {
+	t.Parallel()
+	s := newSample(t, scratch(t))
+	r := run(t, "sh", "-c", `"$0" sum "$1" >/dev/full`, program, s.path)
+	if want := (result{"", "hashfs: write error: no space left on device\n", 1}); r != want {
+		t.Errorf("a full device: %+v", r)
+	}
+	r = run(t, "sh", "-c", `{ "$0" sum "$1" "$1"; echo $? >&2; } | true`, program, s.path)
+	if strings.Contains(r.Stderr, "\n0\n") {
+		t.Errorf("a closed pipe: %+v", r)
+	}
+}
+
+// A progress bar is for terminals, and leaves nothing behind.
+func TestSum_progress(t *testing.T) {
+	t.Parallel()
+	need(t, "script")
+	dir := scratch(t)
+	path := filepath.Join(dir, "disk.img")
+	data := random(98, 96*mib)
+	writeImage(t, path, data)
+	// The slowest digest: what is done at once needs no bar.
+	sum := program + " sum --jobs=1 --digest=sha3-512 "
+	digest := newOracleOf(newSlowest, blockSize, data).sum()
+	line := digest + "  " + path + "\n"
+	out := filepath.Join(dir, "out")
+	terminal := func(command string) string {
+		return output(t, "script", "-qec", command+" >"+out, "/dev/null")
+	}
+	for _, row := range []struct {
+		name, command string
+		bar           bool
+	}{
+		{"on a terminal", sum + path, true},
+		{"asked not to", sum + "--progress=false " + path, false},
+		{"on a terminal, from a pipe", "cat " + path + " | " + sum, true},
+	} {
+		shown := terminal(row.command)
+		if got := strings.Contains(shown, "iB/s)"); got != row.bar {
+			t.Errorf("%s: the terminal shows %q", row.name, shown)
+		}
+		got := readFile(t, out)
+		if want := line; got != want && got != digest+"  -\n" {
+			t.Errorf("%s: %q, want %q", row.name, got, want)
+		}
+	}
+	for flags, bar := range map[string]bool{"": false, "--progress ": true} {
+		r := run(t, "sh", "-c", sum+flags+path)
+		if (r.Stderr != "") != bar || r.Stdout != line || r.Status != 0 {
+			t.Errorf("in a pipe, %s: %+v", flags, r)
+		}
+	}
+}
+
+// Ctrl-C ends it at once, with the status that shells use and no line.
+func TestSum_interrupted(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(scratch(t), "disk.img")
+	writeSparse(t, path, tib) // minutes of reading, if holes had to be read
+	for signal, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
+		// A plain digest goes through all of it, holes too.
+		sum := startCommand(t, program, "sum", "--plain", path)
+		for !bytes.Contains(readStatus(sum), []byte("SigCgt:")) {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(200 * time.Millisecond)
+		start := time.Now()
+		sum.cmd.Process.Signal(signal)
+		if r := sum.result(); r != (result{"", "", status}) || time.Since(start) > 20*time.Second {
+			t.Errorf("%v: %+v after %v", signal, r, time.Since(start))
+		}
+	}
+}
+
+func readStatus(r *running) []byte {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
+	return text
+}
