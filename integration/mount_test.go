@@ -178,9 +178,16 @@ func (m *mounted) startBackground(o mountOptions, argv []string) {
 	if err := prepend(m.logFile, r.Stderr); err != nil {
 		t.Fatal(err)
 	}
+	m.attach()
+}
+
+// attach finds the daemon of the mount, which is nobody's child.
+func (m *mounted) attach() {
+	t := m.t
+	t.Helper()
 	pids := processes(m.dir)
 	if len(pids) != 1 {
-		t.Fatalf("%q: processes %v, want one", argv, pids)
+		t.Fatalf("%s is mounted by the processes %v, want one", m.dir, pids)
 	}
 	daemon, err := os.FindProcess(pids[0])
 	if err != nil {
@@ -202,6 +209,16 @@ func (m *mounted) startBackground(o mountOptions, argv []string) {
 		}
 		close(ended)
 	}()
+}
+
+// adopt takes over a mount that a test has made by itself, in the background,
+// of which no log is kept.
+func adopt(t testing.TB, point string) *mounted {
+	t.Helper()
+	m := &mounted{t: t, dir: point, logFile: os.DevNull}
+	m.attach()
+	t.Cleanup(m.cleanup)
+	return m
 }
 
 func prepend(path, text string) error {
