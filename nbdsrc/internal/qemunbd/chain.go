@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -57,7 +56,6 @@ type node struct {
 // A chain is an image with all that it consists of.
 type chain struct {
 	top     *node
-	owner   *owner
 	members []*member
 	remote  bool // part of it is no file
 
@@ -82,6 +80,8 @@ type places map[string]*place
 type walker struct {
 	*chain
 	opts    *Options
+	before  *chain   // what was served until now, if anything
+	owners  []*owner // of the files that lead to the next one
 	known   places
 	found   places // by this walk
 	refused []string
@@ -90,12 +90,12 @@ type walker struct {
 // openChain opens the image of opts and all that it leads to. It goes by the
 // places that are known and adds to them what it finds, unless it fails: the
 // place of a refused file was found with our rights.
-func openChain(opts *Options, known places) (*chain, error) {
-	w := &walker{chain: new(chain), opts: opts, known: known, found: places{}}
+func openChain(opts *Options, before *chain, known places) (*chain, error) {
+	w := &walker{chain: new(chain), opts: opts, before: before, known: known, found: places{}}
 	err := w.walk()
 	if len(w.refused) > 0 {
 		err = fmt.Errorf("open %s: %w: %s: chain=trust serves it all the same",
-			opts.Path, ErrRefused, strings.Join(w.refused, "; "))
+			show(opts.Path), ErrRefused, strings.Join(w.refused, "; "))
 	}
 	if err != nil {
 		w.close()
@@ -110,20 +110,38 @@ func openChain(opts *Options, known places) (*chain, error) {
 
 func (w *walker) walk() error {
 	path := w.opts.Path
-	top, err := openMember(w.find(path, true), w.opts.Writable)
+	top, err := w.image()
 	if err != nil {
 		return whyNot(path, err)
 	}
 	w.members = append(w.members, top)
-	w.owner = newOwner(&top.st, w.opts.TrustChain)
 	w.top, err = w.node(top, w.opts.Format, w.opts.Writable, 0)
 	if me, ok := errors.AsType[*magicError](err); ok && me.found != "" && len(w.members) == 1 {
-		return fmt.Errorf("open %s: %w: give format=%s", path, err, me.found)
+		return fmt.Errorf("open %s: %w: give format=%s", show(path), err, me.found)
 	}
 	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
+		return fmt.Errorf("open %s: %w", show(path), err)
 	}
 	return nil
+}
+
+// image opens the image's own file. One that was served read-only follows its
+// name, unless that leads to nothing that can be opened; a writable one stays.
+func (w *walker) image() (*member, error) {
+	var m *member
+	var err error
+	if w.before == nil || !w.opts.Writable {
+		m, err = openMember(w.find(w.opts.Path, true), w.opts.Writable)
+	}
+	if w.before == nil || m != nil {
+		return m, err
+	}
+	was := w.before.top.file
+	file, err := reopen(int(was.file.Fd()), was.writable)
+	if err != nil {
+		return nil, err
+	}
+	return &member{was.place, file, was.st, was.writable}, nil
 }
 
 // find returns a function that returns the place of an absolute path. All of it
@@ -151,6 +169,7 @@ func (w *walker) node(m *member, format string, writable bool, depth int) (*node
 		return nil, err
 	}
 	n := &node{format: format, file: m, desc: l.desc}
+	w.addOwner(m)
 	if l.data != "" {
 		if n.data, err = w.follow(m, "data file", l.data, writable); err != nil {
 			return nil, err
@@ -179,84 +198,9 @@ func (w *walker) node(m *member, format string, writable bool, depth int) (*node
 		return n, err
 	}
 	if n.backing, err = w.node(backing, driver(l.backingFormat), false, depth+1); err != nil {
-		return nil, fmt.Errorf("backing file %s: %w", backing.place.path, err)
+		return nil, fmt.Errorf("backing file %s: %w", show(backing.place.path), err)
 	}
 	return n, nil
-}
-
-func checkBackingFormat(path string, l links) error {
-	switch {
-	case l.backingFormat == "":
-		return fmt.Errorf("the header of %s does not say of which format its backing file %s is, and a guest could forge that: record it with qemu-img rebase -u -F FORMAT -b %s %s",
-			path, l.backing, l.backing, path)
-	case l.backingFormat != formatRaw && !Known(l.backingFormat):
-		return fmt.Errorf("the backing file of %s is of format %q: known are %s, %s",
-			path, l.backingFormat, formatRaw, strings.Join(formats, ", "))
-	}
-	return nil
-}
-
-// follow opens the file that the header of m names. It returns nil where a
-// trusted chain leads to something else than a file.
-func (w *walker) follow(m *member, what, name string, writable bool) (*member, error) {
-	from := m.place.path
-	path, protocol := fileName(name)
-	if protocol != "" {
-		w.remote = true
-		if !w.opts.TrustChain {
-			w.refused = append(w.refused, fmt.Sprintf("%s %q of %s is no file but %q to qemu", what, name, from, protocol+":"))
-		}
-		return nil, nil
-	}
-	if !filepath.IsAbs(path) {
-		// QEMU goes by the name of the image, not by where a link leads. A
-		// "dir/.." is the kernel's to resolve.
-		path = filepath.Dir(from) + "/" + path
-	}
-	next, allowed, err := w.owner.open(w.find(path, false), writable)
-	if err != nil {
-		return nil, fmt.Errorf("%s of %s: %w", what, from, whyNot(path, err))
-	}
-	w.members = append(w.members, next)
-	if len(w.members) > maxMembers {
-		return nil, fmt.Errorf("its chain has more than %d files", maxMembers)
-	}
-	if !allowed {
-		may := "read"
-		if writable {
-			may = "read and write"
-		}
-		w.refused = append(w.refused, fmt.Sprintf("%s %s of %s is not for its owner %s to %s", what, path, from, w.owner.name, may))
-	}
-	for _, other := range w.members[:len(w.members)-1] {
-		if sameFile(&other.st, &next.st) {
-			return nil, fmt.Errorf("%s of %s: %s is in the chain already", what, from, path)
-		}
-	}
-	return next, nil
-}
-
-// extents opens the extents of a VMDK. Several may lie in one file.
-func (w *walker) extents(n *node, writable bool) error {
-	known := map[string]*member{}
-	for _, e := range n.desc.extents {
-		m, ok := known[e.name]
-		if !ok {
-			var err error
-			if m, err = w.follow(n.file, "extent", e.name, writable); err != nil {
-				return err
-			}
-			known[e.name] = m
-		}
-		n.extents = append(n.extents, m)
-		if m == nil || e.flat() {
-			continue
-		}
-		if err := checkSparse(m.file); err != nil {
-			return fmt.Errorf("extent %s: %w", m.place.path, err)
-		}
-	}
-	return nil
 }
 
 func sameFile(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }

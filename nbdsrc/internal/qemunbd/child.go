@@ -31,7 +31,7 @@ const (
 
 	// How long a child may take to end by itself: a writable one writes back
 	// what the page cache holds of the image.
-	stopReadOnly = 5 * time.Second
+	stopReadOnly = 2 * time.Second
 	stopWritable = 30 * time.Second
 	killTimeout  = 5 * time.Second
 
@@ -74,19 +74,19 @@ func launch(ctx context.Context, c *chain, l look, o *Options, socket string) (_
 	if o.Snapshot != "" {
 		s, err := findSnapshot(c.top.file.file, o.Snapshot)
 		if err != nil {
-			return nil, fmt.Errorf("open %s: %w", o.Path, err)
+			return nil, fmt.Errorf("open %s: %w", show(o.Path), err)
 		}
 		snap = &s
 	}
 	if ch.plan, err = newPlan(c); err != nil {
-		return nil, fmt.Errorf("open %s: %w", o.Path, err)
+		return nil, fmt.Errorf("open %s: %w", show(o.Path), err)
 	}
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", o.Path, ErrNotInstalled)
+		return nil, fmt.Errorf("open %s: %w", show(o.Path), ErrNotInstalled)
 	}
 	if err := ch.start(path, ch.plan.arguments(o, snap, socket)); err != nil {
-		return nil, fmt.Errorf("open %s: start %s: %w", o.Path, program, err)
+		return nil, fmt.Errorf("open %s: start %s: %w", show(o.Path), program, err)
 	}
 	if err := ch.awaitReady(ctx, socket); err != nil {
 		if _, ok := errors.AsType[*exitError](err); ok {
@@ -94,7 +94,7 @@ func launch(ctx context.Context, c *chain, l look, o *Options, socket string) (_
 				err = conflict
 			}
 		}
-		return nil, fmt.Errorf("open %s: %w", o.Path, err)
+		return nil, fmt.Errorf("open %s: %w", show(o.Path), err)
 	}
 	ch.ready.Store(true)
 	return ch, nil
@@ -201,7 +201,7 @@ func (ch *child) awaitReady(ctx context.Context, socket string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		conn, err := greet(ctx, socket)
 		if err == nil {
-			defer conn.Close()
+			defer leave(conn)
 			return ch.checkFiles()
 		}
 		select {
@@ -233,6 +233,17 @@ func greet(ctx context.Context, socket string) (net.Conn, error) {
 		return nil, errors.New("no NBD server")
 	}
 	return conn, nil
+}
+
+// leave ends a connection that was greeted as the protocol has it, since
+// qemu-nbd would complain otherwise.
+func leave(conn net.Conn) {
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second)) // courtesy only
+	const flags, abort = "\x00\x00\x00\x01", "IHAVEOPT\x00\x00\x00\x02\x00\x00\x00\x00"
+	if _, err := io.WriteString(conn, flags+abort); err == nil {
+		_, _ = io.Copy(io.Discard, conn)
+	}
 }
 
 // stop ends the child, if it runs, and waits until it has ended, but not

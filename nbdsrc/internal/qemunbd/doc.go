@@ -9,13 +9,15 @@
 // image, and followed by a daemon that is root: an unchecked qcow2 of an
 // ordinary user whose backing or data file is a file of root's shows that file,
 // and lets it be changed. So this package reads the headers itself and opens
-// every further file with the rights of the image's owner: user, groups and no
+// every further file with the rights of the owner: user, groups and no
 // capabilities, through all directories on the way. What the owner could not
-// open is refused, with each path named. An external data file or extent of a
-// writable image has to be writable for the owner, too. Names that QEMU would
-// take for a protocol (nbd:, ssh:, json:) are refused, and so is a backing file
-// without a recorded format, which QEMU would guess from bytes that a guest can
-// write. TrustChain waives the owner's rights and the names, not the formats.
+// open is refused, with each path named. In a chain with files of several owners
+// each could have written what leads on, so each has to be able to open it. An
+// external data file or extent of a writable image has to be writable for them,
+// too. Names that QEMU would take for a protocol (nbd:, ssh:, json:) are
+// refused, and so is a backing file without a recorded format, which QEMU would
+// guess from bytes that a guest can write. TrustChain waives the owner's rights
+// and the names, not the formats.
 //
 // A daemon that is not root cannot take on the rights of others. It goes by mode
 // bits then, and refuses what an access control list decides.

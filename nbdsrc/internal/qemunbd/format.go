@@ -47,9 +47,9 @@ func chooseFormat(path, given string) (string, error) {
 	}
 	switch {
 	case format == "":
-		return "", fmt.Errorf("open %s: its name says no format: give format=, one of %s", path, strings.Join(formats, ", "))
+		return "", fmt.Errorf("open %s: its name says no format: give format=, one of %s", show(path), strings.Join(formats, ", "))
 	case !Known(format):
-		return "", fmt.Errorf("open %s: format %q is unknown: there are %s", path, format, strings.Join(formats, ", "))
+		return "", fmt.Errorf("open %s: format %q is unknown: there are %s", show(path), format, strings.Join(formats, ", "))
 	}
 	return driver(format), nil
 }

@@ -55,8 +55,8 @@ func readLinks(r io.ReaderAt, size int64, format string) (links, error) {
 	return l, nil
 }
 
-// fileName returns the path that a name in a header means to QEMU, and the
-// protocol if it means none: a colon before any slash is one.
+// fileName returns the path that a name in a header means to QEMU, or with its
+// colon the protocol that it means: a colon before any slash makes one.
 func fileName(name string) (path, protocol string) {
 	i := strings.IndexAny(name, ":/")
 	if i < 0 || name[i] == '/' {
@@ -65,5 +65,5 @@ func fileName(name string) (path, protocol string) {
 	if name[:i] == "file" {
 		return name[i+1:], ""
 	}
-	return "", name[:i]
+	return "", name[:i+1]
 }

@@ -38,7 +38,7 @@ func (c *chain) findConflict() error {
 			if err := retry(func() error { return unix.FcntlFlock(fd, unix.F_OFD_GETLK, &lk) }); err != nil || lk.Type == unix.F_UNLCK {
 				continue
 			}
-			return fmt.Errorf("%s is %w by %s: end that first", m.place.path, ErrInUse, m.holder(int(lk.Pid)))
+			return fmt.Errorf("%s is %w by %s: end that first", show(m.place.path), ErrInUse, m.holder(int(lk.Pid)))
 		}
 	}
 	return nil

@@ -147,5 +147,5 @@ func (p *plan) explain(line string) string {
 		name := procFD(firstFD + i)
 		line = strings.ReplaceAll(line, name, p.names[name])
 	}
-	return strings.TrimPrefix(line, "qemu-nbd: ")
+	return show(strings.TrimPrefix(line, "qemu-nbd: "))
 }

@@ -16,10 +16,11 @@ import (
 // nobodyGID stands for the groups of a user that the system does not know.
 const nobodyGID = 65534
 
-// An owner is the user whose rights decide what an image may lead to.
+// An owner is a user whose rights decide what an image may lead to.
 type owner struct {
 	uid    uint32
 	name   string
+	file   string   // one that he owns
 	groups []uint32 // the primary one first
 	by     rights
 }
@@ -32,9 +33,10 @@ const (
 	rightsMode               // go by mode bits
 )
 
-// newOwner returns the owner of the image with that status.
-func newOwner(st *unix.Stat_t, trust bool) *owner {
-	o := &owner{uid: st.Uid, name: "uid " + strconv.Itoa(int(st.Uid))}
+// newOwner returns the owner of a file.
+func newOwner(m *member, trust bool) *owner {
+	st := &m.st
+	o := &owner{uid: st.Uid, file: m.place.path, name: "uid " + strconv.Itoa(int(st.Uid))}
 	if u, err := user.LookupId(strconv.Itoa(int(st.Uid))); err == nil {
 		o.name = u.Username
 		o.addGroup(u.Gid)

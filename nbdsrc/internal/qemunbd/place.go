@@ -136,15 +136,21 @@ func (p *place) open(writable bool) (*os.File, *unix.Stat_t, error) {
 	if fs.Type == unix.PROC_SUPER_MAGIC {
 		return nil, nil, errNotRegular // what it shows depends on who reads
 	}
+	file, err := reopen(fd, writable)
+	return file, st, err
+}
+
+// reopen opens the file that fd refers to once more.
+func reopen(fd int, writable bool) (*os.File, error) {
 	flags := unix.O_RDONLY
 	if writable {
 		flags = unix.O_RDWR
 	}
 	file, err := os.OpenFile(procFD(fd), flags, 0)
 	if err != nil {
-		return nil, nil, errors.Unwrap(err) // without our name for it
+		return nil, errors.Unwrap(err) // without our name for it
 	}
-	return file, st, nil
+	return file, nil
 }
 
 var errNotRegular = errors.New("not a regular file")
@@ -197,9 +203,12 @@ func retry(f func() error) error {
 
 // whyNot says in words why a file could not be opened.
 func whyNot(path string, err error) error {
+	path = show(path)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return fmt.Errorf("%s is missing: %w", path, err)
+	case errors.Is(err, unix.ELOOP):
+		return fmt.Errorf("open %s: too many symbolic links, or one of /proc that is not followed: %w", path, err)
 	case errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("open %s: the kernel has no openat2, which Linux 5.6 brought: %w", path, err)
 	}

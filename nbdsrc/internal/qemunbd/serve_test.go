@@ -1,6 +1,7 @@
 package qemunbd
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -130,8 +131,7 @@ func TestServe_chains(t *testing.T) {
 			raw(t, ".", want)
 			name, format := "content.raw", "raw"
 			for i := range maxDepth {
-				next := filepath.Base(t.Name()) + string(rune('0'+i)) + ".qcow2"
-				name, format = overlay(t, next, "qcow2", name, format), "qcow2"
+				name, format = backed(t, fmt.Sprintf("%d.qcow2", i), name, format), "qcow2"
 			}
 			return name
 		}, maxDepth + 1},

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -73,6 +71,7 @@ type Server struct {
 // A state is replaced as a whole, and next is closed then.
 type state struct {
 	child *child // nil while there is none
+	chain *chain // the child's, or that of the last one; nil after Close
 	err   error  // why there is none; nil while one is started
 	next  chan struct{}
 }
@@ -84,10 +83,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	if o.Snapshot != "" && o.Writable {
-		return nil, fmt.Errorf("open %s: a snapshot cannot be written: leave out one of snapshot and writable", o.Path)
+		return nil, fmt.Errorf("open %s: a snapshot cannot be written: leave out one of snapshot and writable", show(o.Path))
 	}
 	if o.Snapshot != "" && format != "qcow2" {
-		return nil, fmt.Errorf("open %s: format %s has no snapshots: only qcow2 has", o.Path, format)
+		return nil, fmt.Errorf("open %s: format %s has no snapshots: only qcow2 has", show(o.Path), format)
 	}
 	o.Format = format
 	if o.Name == "" {
@@ -99,10 +98,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	o.Log = o.Log.With("image", o.Name, "file", o.Path)
+	o.Log = o.Log.With("image", o.Name, "file", show(o.Path))
 	s := &Server{opts: o, log: o.Log, places: places{}, ended: make(chan struct{})}
 	if s.dir, err = newSocketDir(); err != nil {
-		return nil, fmt.Errorf("open %s: %w", o.Path, err)
+		return nil, fmt.Errorf("open %s: %w", show(o.Path), err)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	first, err := s.spawn(ctx, nil)
@@ -111,50 +110,42 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		s.release()
 		return nil, err
 	}
-	s.now = &state{child: first, next: make(chan struct{})}
+	s.now = &state{child: first, chain: first.chain, next: make(chan struct{})}
 	go s.supervise(first)
 	return s, nil
 }
 
-// spawn opens the chain and starts a child for it. held is the image's own file
-// from before, which a writable image keeps.
-func (s *Server) spawn(ctx context.Context, held *unix.Stat_t) (*child, error) {
+// spawn opens the chain and starts a child for it. before is the chain that was
+// served until now, if any.
+func (s *Server) spawn(ctx context.Context, before *chain) (*child, error) {
 	for range openTries {
-		c, err := s.open(held)
+		c, err := s.open(before)
 		if err != nil {
 			return nil, err
 		}
 		// QEMU must not have read tables of which a later change cannot be
 		// told from the state that it read.
-		before, err := s.lookAt(c)
+		first, err := s.lookAt(c)
 		if err == nil {
 			err = pause(ctx, c.unsettled(time.Now()))
 		}
 		if err != nil {
 			c.close()
-			return nil, fmt.Errorf("open %s: %w", s.opts.Path, err)
+			return nil, fmt.Errorf("open %s: %w", show(s.opts.Path), err)
 		}
 		c.awaitWriters()
-		if after, err := s.lookAt(c); err == nil && after.readOnly == before.readOnly {
-			return launch(ctx, c, after, &s.opts, s.dir.socket())
+		if second, err := s.lookAt(c); err == nil && second.readOnly == first.readOnly {
+			return launch(ctx, c, second, &s.opts, s.dir.socket())
 		}
 		c.close()
 	}
-	return nil, fmt.Errorf("open %s: %w", s.opts.Path, ErrBusy)
+	return nil, fmt.Errorf("open %s: %w", show(s.opts.Path), ErrBusy)
 }
 
-func (s *Server) open(held *unix.Stat_t) (*chain, error) {
+func (s *Server) open(before *chain) (*chain, error) {
 	s.walking.Lock()
 	defer s.walking.Unlock()
-	c, err := openChain(&s.opts, s.places)
-	if err != nil {
-		return nil, err
-	}
-	if held != nil && s.opts.Writable && !sameFile(held, &c.top.file.st) {
-		c.close()
-		return nil, fmt.Errorf("open %s: it is another file than the one that was written: mount it again", s.opts.Path)
-	}
-	return c, nil
+	return openChain(&s.opts, before, s.places)
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -202,15 +193,14 @@ func (s *Server) replace(old *child) *child {
 	default:
 		s.log.Error("qemu-nbd died and is started again", "cause", old.exit)
 	}
-	held := old.chain.top.file.st
-	s.set(&state{})
-	old.close()
+	s.set(&state{chain: old.chain})
+	defer old.close()
 	last := ""
 	for {
 		err := pause(s.ctx, wait)
 		var ch *child
 		if err == nil {
-			ch, err = s.spawn(s.ctx, &held)
+			ch, err = s.spawn(s.ctx, old.chain)
 		}
 		if s.ctx.Err() != nil {
 			if ch != nil {
@@ -221,14 +211,14 @@ func (s *Server) replace(old *child) *child {
 			return nil
 		}
 		if err == nil {
-			s.set(&state{child: ch})
+			s.set(&state{child: ch, chain: ch.chain})
 			return ch
 		}
 		if err.Error() != last {
 			last = err.Error()
 			s.log.Error("qemu-nbd cannot be started again", "cause", err)
 		}
-		s.set(&state{err: err})
+		s.set(&state{err: err, chain: old.chain})
 		wait = min(max(2*wait, minPause), maxPause)
 	}
 }
@@ -271,6 +261,6 @@ func (s *Server) Close() error {
 	case <-s.ended:
 		return nil
 	case <-time.After(closeTimeout):
-		return fmt.Errorf("close %s: %s or its files hang", s.opts.Path, program)
+		return fmt.Errorf("close %s: %s or its files hang", show(s.opts.Path), program)
 	}
 }

@@ -37,6 +37,13 @@ type look struct {
 	moved    bool      // the name of one of those leads to another file now
 }
 
+// outdated reports whether a child that was started at the look start has to be
+// started again. A name that leads to a file that could not be opened then is
+// not tried all the time.
+func (l *look) outdated(start *look) bool {
+	return l.readOnly != start.readOnly || l.moved && l.stamp.Names != start.stamp.Names
+}
+
 func (c *chain) look() (look, error) {
 	var l look
 	files, names, readOnly := sha256.New(), sha256.New(), sha256.New()

@@ -19,7 +19,7 @@ func (s *Server) Stamp() (Stamp, error) {
 		if err != nil {
 			return Stamp{}, err
 		}
-		if !l.moved && l.readOnly == now.child.look.readOnly {
+		if !l.outdated(&now.child.look) {
 			return l.stamp, nil
 		}
 		now.child.outdated.Store(true)
@@ -27,10 +27,10 @@ func (s *Server) Stamp() (Stamp, error) {
 		select {
 		case <-now.next:
 		case <-deadline.C:
-			return Stamp{}, fmt.Errorf("open %s again: %s does not end", s.opts.Path, program)
+			return Stamp{}, fmt.Errorf("open %s again: %s does not end", show(s.opts.Path), program)
 		}
 	}
-	return Stamp{}, fmt.Errorf("open %s again: %w", s.opts.Path, ErrBusy)
+	return Stamp{}, fmt.Errorf("open %s again: %w", show(s.opts.Path), ErrBusy)
 }
 
 // look looks at the files of the child that runs, waiting for one that is
@@ -39,9 +39,12 @@ func (s *Server) look(deadline <-chan time.Time) (look, *state, error) {
 	for {
 		now := s.hold()
 		if now.child != nil {
-			defer now.child.chain.close()
-			l, err := s.lookAt(now.child.chain)
+			defer now.chain.close()
+			l, err := s.lookAt(now.chain)
 			return l, now, err
+		}
+		if now.chain != nil {
+			now.chain.close()
 		}
 		if now.err != nil {
 			return look{}, nil, now.err
@@ -49,7 +52,7 @@ func (s *Server) look(deadline <-chan time.Time) (look, *state, error) {
 		select {
 		case <-now.next:
 		case <-deadline:
-			return look{}, nil, fmt.Errorf("open %s again: %s is not up yet", s.opts.Path, program)
+			return look{}, nil, fmt.Errorf("open %s again: %s is not up yet", show(s.opts.Path), program)
 		}
 	}
 }
@@ -102,21 +105,18 @@ func (s *Server) lookAt(c *chain) (look, error) {
 func (s *Server) hold() *state {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now.child != nil {
-		s.now.child.chain.users.Add(1)
+	if s.now.chain != nil {
+		s.now.chain.users.Add(1)
 	}
 	return s.now
 }
 
-// with calls f with the chain that is served, while there is one.
+// with calls f with the chain that is served, or was last.
 func (s *Server) with(f func(*chain) error) error {
 	now := s.hold()
-	if now.child != nil {
-		defer now.child.chain.close()
-		return f(now.child.chain)
-	}
-	if now.err != nil {
+	if now.chain == nil {
 		return now.err
 	}
-	return fmt.Errorf("%s is being started again", program)
+	defer now.chain.close()
+	return f(now.chain)
 }
