@@ -46,8 +46,9 @@ type File struct {
 
 	// nameMu guards name, and makes one step of Stamp's lookup, swap and
 	// change of size. It is taken before mu.
-	nameMu sync.Mutex
-	name   name
+	nameMu   sync.Mutex
+	name     name
+	nameSeen time.Time // when that of a writable image was last looked up
 }
 
 // A handle is one open file with the number of its users, the File itself

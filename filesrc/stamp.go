@@ -2,6 +2,7 @@ package filesrc
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,6 +28,9 @@ func (f *File) Stamp() (hasher.Stamp, error) {
 	if f.device {
 		return f.deviceStamp(h)
 	}
+	if f.writable {
+		return f.writableStamp(h)
+	}
 
 	at, named, err := f.name.lookup()
 	if err != nil && !gone(err) {
@@ -41,8 +45,6 @@ func (f *File) Stamp() (hasher.Stamp, error) {
 	}
 	switch {
 	case sameFile(st, named):
-	case f.writable:
-		f.replaced.Store(true)
 	case at.nofoll == 0:
 		// Given as a descriptor, whose number may mean any file by now.
 	case isRegular(named):
@@ -55,16 +57,44 @@ func (f *File) Stamp() (hasher.Stamp, error) {
 			named = found
 		}
 	}
+	s := f.stampOf(st)
+	s.NameDev, s.NameInode = named.Dev, named.Ino
+	return s, nil
+}
+
+func (f *File) stampOf(st *unix.Stat_t) hasher.Stamp {
 	f.size.Store(st.Size)
 	return hasher.Stamp{
-		Size:      st.Size,
-		MTime:     st.Mtim.Nano(),
-		CTime:     st.Ctim.Nano(),
-		Dev:       st.Dev,
-		Inode:     st.Ino,
-		NameDev:   named.Dev,
-		NameInode: named.Ino,
-	}, nil
+		Size:  st.Size,
+		MTime: st.Mtim.Nano(),
+		CTime: st.Ctim.Nano(),
+		Dev:   st.Dev,
+		Inode: st.Ino,
+	}
+}
+
+// nameInterval is how often the name of a writable image is looked up. Its
+// stamp is asked for with each write, and its file stays what it is.
+const nameInterval = time.Second
+
+// writableStamp is the stamp of a writable image, which keeps its file. The
+// caller holds nameMu.
+func (f *File) writableStamp(h *handle) (hasher.Stamp, error) {
+	st, err := h.stat()
+	if err != nil {
+		return hasher.Stamp{}, err
+	}
+	if now := time.Now(); now.Sub(f.nameSeen) >= nameInterval {
+		f.nameSeen = now
+		_, named, err := f.name.lookup()
+		if err != nil && !gone(err) {
+			return hasher.Stamp{}, fmt.Errorf("look up %s: %w", f.path, err)
+		}
+		if err != nil || !sameFile(st, named) {
+			f.replaced.Store(true)
+		}
+	}
+	return f.stampOf(st), nil
 }
 
 // AwaitWriters waits for a write(2) under way: it takes the inode's lock for a
