@@ -220,8 +220,7 @@ func (s *Server) start(m *mount) error {
 		s.clearFailed(before)
 		return err
 	}
-	s.self, err = topMount(s.mountpoint)
-	if err != nil {
+	if err := s.identify(); err != nil {
 		m.log.Warn("the mount cannot be watched", "mountpoint", s.mountpoint, "err", err)
 	}
 	return nil
