@@ -116,8 +116,17 @@ func (j *job) finish(stampErr error) {
 	defer close(j.done)
 	j.finished = true
 	im.hashedBytes += j.read
-	if j.era != im.era || stampErr != nil {
+	if j.era != im.era || stampErr != nil && (j.probe || j.kinds == nil) {
 		j.kinds, j.zeros = nil, nil
+		return
+	}
+	if stampErr != nil {
+		// Whether the bytes are the image's cannot be known. Waiters are told,
+		// lest they try again for as long as that is so.
+		for i := range j.kinds {
+			j.kinds[i] = resultFailed
+		}
+		j.err = stampErr
 		return
 	}
 	if j.probe {

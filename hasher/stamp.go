@@ -37,9 +37,14 @@ func (s Stamp) unsettled(now time.Time) time.Duration {
 	return granularity - age
 }
 
+// sameImage reports whether two stamps are of one file, or one connection to a
+// server, which no write of our own changes.
+func (s Stamp) sameImage(o Stamp) bool { return s.Dev == o.Dev && s.Inode == o.Inode }
+
 // check looks whether the source was changed by somebody else since the last
 // look, and forgets everything if so. While writes of our own are under way
-// the stamp says nothing; the last of them takes a new one.
+// the stamp says only whether the image is another one; the last of them takes
+// a new stamp.
 func (im *Image) check() error {
 	if im.stamped == nil || broken(ruleCheckStamp) {
 		return nil
@@ -47,11 +52,8 @@ func (im *Image) check() error {
 	im.checking.Lock()
 	defer im.checking.Unlock()
 	im.mu.Lock()
-	writing, seq := im.writes > 0, im.writeSeq
+	seq := im.writeSeq
 	im.mu.Unlock()
-	if writing {
-		return nil
-	}
 	s, err := im.stamped.Stamp()
 	if err != nil {
 		return fmt.Errorf("stamp: %w", err)
@@ -59,7 +61,8 @@ func (im *Image) check() error {
 	im.noteReplaced()
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	if s != im.stamp && im.writes == 0 && im.writeSeq == seq {
+	still := im.writes == 0 && im.writeSeq == seq
+	if !s.sameImage(im.stamp) || s != im.stamp && still {
 		im.forgetLocked(s, "changed from outside")
 	}
 	return nil
@@ -185,7 +188,7 @@ func (im *Image) endWrite() {
 		if im.writeSeq != seq {
 			continue // another write may have begun and ended meanwhile
 		}
-		if err == nil && s.Size == im.size {
+		if err == nil && s.Size == im.size && s.sameImage(im.stamp) {
 			// Nobody else writes under our lock, so the stamp is as good as
 			// an old one.
 			im.stamp, im.settled = s, true
