@@ -70,7 +70,8 @@ type Export struct {
 	cause   error         // why
 	changed chan struct{} // closed, and made anew, when session changes
 
-	background sync.WaitGroup // adds to connections, and reconnects
+	background sync.WaitGroup // reconnects
+	backoff    time.Duration  // of the goroutine that does, before its next try
 }
 
 // Open connects to the export that an NBD URI names. ctx bounds the opening
@@ -169,45 +170,42 @@ func (e *Export) lost(s *session, cause error, since time.Time) {
 	e.turnLocked()
 	if e.closing.Err() == nil {
 		e.log.Warn("lost the connection to the NBD server, reconnecting", "cause", cause)
-		e.background.Go(func() {
-			s.running.Wait() // some servers take one client at a time
-			e.reconnect()
-		})
+		e.background.Go(func() { e.reconnect(s) })
 	}
 }
 
 const (
 	// The first try to reconnect comes at once, the others at growing
-	// distances: a server that restarts is back soon, and one that is gone
-	// need not be asked all the time.
+	// distances: a server that restarts is back soon, and one that is gone, or
+	// falls over the same request again and again, need not be asked all the
+	// time. What has lasted for lastBackoff counts as a good connection.
 	firstBackoff = 50 * time.Millisecond
 	lastBackoff  = 10 * time.Second
 )
 
-// reconnect tries until there is a connection again, or Close is called.
-func (e *Export) reconnect() {
-	logged := ""
-	for backoff := firstBackoff; ; backoff = min(2*backoff, lastBackoff) {
-		c, err := e.dial(e.closing)
-		if e.closing.Err() != nil {
-			if err == nil {
-				c.free()
-			}
+// reconnect tries until there is a connection again after the session s, or
+// Close is called.
+func (e *Export) reconnect(s *session) {
+	s.running.Wait() // some servers take one client at a time
+	if time.Since(s.since) > lastBackoff {
+		e.backoff = 0
+	}
+	for logged := ""; ; {
+		select {
+		case <-time.After(e.backoff):
+		case <-e.closing.Done():
 			return
 		}
-		if err == nil {
+		e.backoff = min(max(2*e.backoff, firstBackoff), lastBackoff)
+		c, err := e.dial(e.closing)
+		switch {
+		case err == nil:
 			e.log.Info("reconnected to the NBD server", "size", c.info.size)
 			e.begin(c)
 			return
-		}
-		if err.Error() != logged {
+		case e.closing.Err() == nil && err.Error() != logged:
 			logged = err.Error()
 			e.log.Warn("cannot reconnect to the NBD server yet", "cause", err)
-		}
-		select {
-		case <-time.After(backoff):
-		case <-e.closing.Done():
-			return
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -124,7 +125,23 @@ func (s *server) kill() {
 	until(s.t, "the server is gone", func() bool { return !listens(s.socket) })
 }
 
-func (s *server) stop()       { s.cmd.Process.Signal(syscall.SIGSTOP) }
+// stop has the server hang.
+func (s *server) stop() {
+	s.t.Helper()
+	check(s.t, s.cmd.Process.Signal(syscall.SIGSTOP))
+	until(s.t, "the server stands still", func() bool {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.cmd.Process.Pid))
+		check(s.t, err)
+		for _, stat := range stats {
+			line, _ := os.ReadFile(stat)
+			if !bytes.Contains(line, []byte(") T ")) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func (s *server) carryOn()    { s.cmd.Process.Signal(syscall.SIGCONT) }
 func (s *server) uri() string { return "nbd+unix:///?socket=" + s.socket }
 
