@@ -22,8 +22,9 @@ func allExperiments() []*experiment {
 		againExperiment(),
 		readsExperiment(),
 		writableReadsExperiment(),
-		writesExperiment(1),
-		writesExperiment(4),
+		writesExperiment(1, false),
+		writesExperiment(1, true),
+		writesExperiment(4, true),
 		coldExperiment(),
 	}
 }

@@ -91,15 +91,24 @@ func (l *lab) onFreshMount(path, file string, argv ...string) measurement {
 	}
 }
 
-// timedRead opens, reads and closes a small file, with nothing between.
+// timedRead opens, reads and closes a small file, with nothing between. The
+// signals by which Go's runtime interrupts its threads interrupt a wait for
+// hashfs too; it is then asked again, as most programs do.
 func timedRead(path string) (float64, error) {
 	buf := make([]byte, 256)
+	var fd, n int
 	start := time.Now()
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	err := again(func() (err error) {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("open %s: %w", path, err)
 	}
-	n, err := unix.Read(fd, buf)
+	err = again(func() (err error) {
+		n, err = unix.Read(fd, buf)
+		return err
+	})
 	if closeErr := unix.Close(fd); err == nil {
 		err = closeErr
 	}
@@ -111,4 +120,13 @@ func timedRead(path string) (float64, error) {
 		return 0, fmt.Errorf("read %s: %w", path, err)
 	}
 	return took.Seconds(), nil
+}
+
+// again makes a call until no signal interrupts it.
+func again(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
 }

@@ -23,7 +23,7 @@ func opensslExperiment() *experiment {
 		if err != nil {
 			return err
 		}
-		return l.race(ctx, rows[0], timed(l.sum(f)...), timed(l.tools.openssl, "dgst", "-sha256", f))
+		return l.race(ctx, rows[0], warmed(f, timed(l.sum(f)...)), warmed(f, timed(l.tools.openssl, "dgst", "-sha256", f)))
 	}}
 }
 
@@ -45,7 +45,7 @@ func nbdcopyExperiment() *experiment {
 		if err := sameDigest(ctx, l.sum(f), peer); err != nil {
 			return err
 		}
-		return l.race(ctx, rows[0], timed(l.sum(f)...), timed(peer...))
+		return l.race(ctx, rows[0], warmed(f, timed(l.sum(f)...)), warmed(f, timed(peer...)))
 	}}
 }
 
@@ -81,7 +81,7 @@ func blake3Experiment(k kind, pieces string) *experiment {
 		if err != nil {
 			return err
 		}
-		return l.race(ctx, rows[0], timed(l.sum("--digest", "blake3", f)...), timed(l.tools.b3sum, f))
+		return l.race(ctx, rows[0], warmed(f, timed(l.sum("--digest", "blake3", f)...)), warmed(f, timed(l.tools.b3sum, f)))
 	}}
 }
 
@@ -96,7 +96,7 @@ func zerosExperiment() *experiment {
 		if err != nil {
 			return err
 		}
-		return l.race(ctx, rows[0], timed(l.sum(f)...), timed(l.tools.cat, f))
+		return l.race(ctx, rows[0], warmed(f, timed(l.sum(f)...)), warmed(f, timed(l.tools.cat, f)))
 	}}
 }
 
@@ -123,7 +123,7 @@ func holeExperiment() *experiment {
 		if err != nil {
 			return err
 		}
-		if err := l.race(ctx, rows[0], timed(l.sum(f)...), timed(l.tools.openssl, "dgst", "-sha256", peer)); err != nil {
+		if err := l.race(ctx, rows[0], timed(l.sum(f)...), warmed(peer, timed(l.tools.openssl, "dgst", "-sha256", peer))); err != nil {
 			return err
 		}
 		return l.race(ctx, rows[1], l.peakMemory(l.sum(f)...), nil)
@@ -141,7 +141,7 @@ func bracketExperiment() *experiment {
 		if err != nil {
 			return err
 		}
-		return l.race(ctx, rows[0], timed(l.sum(f)...), timed(l.tools.cat, f))
+		return l.race(ctx, rows[0], warmed(f, timed(l.sum(f)...)), warmed(f, timed(l.tools.cat, f)))
 	}}
 }
 
@@ -156,7 +156,7 @@ func workersExperiment() *experiment {
 		if err != nil {
 			return err
 		}
-		return l.race(ctx, rows[0], timed(l.sum("--jobs", "1", f)...), timed(l.sum("--jobs", "2", f)...))
+		return l.race(ctx, rows[0], warmed(f, timed(l.sum("--jobs", "1", f)...)), warmed(f, timed(l.sum("--jobs", "2", f)...)))
 	}}
 }
 
@@ -171,7 +171,7 @@ func memoryExperiment() *experiment {
 		if err != nil {
 			return err
 		}
-		return l.race(ctx, rows[0], l.peakMemory(l.sum(f)...), nil)
+		return l.race(ctx, rows[0], warmed(f, l.peakMemory(l.sum(f)...)), nil)
 	}}
 }
 

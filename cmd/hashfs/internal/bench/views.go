@@ -20,7 +20,7 @@ func freshChecksumExperiment() *experiment {
 		if err != nil {
 			return err
 		}
-		return l.race(ctx, rows[0], l.onFreshMount(f, "checksum", l.tools.cat), timed(l.sum(f)...))
+		return l.race(ctx, rows[0], warmed(f, l.onFreshMount(f, "checksum", l.tools.cat)), warmed(f, timed(l.sum(f)...)))
 	}}
 }
 
@@ -35,7 +35,9 @@ func freshDigestsExperiment() *experiment {
 		if err != nil {
 			return err
 		}
-		return l.race(ctx, rows[0], l.onFreshMount(f, "digests.bin", l.tools.cat), l.onFreshMount(f, "checksum", l.tools.cat))
+		return l.race(ctx, rows[0],
+			warmed(f, l.onFreshMount(f, "digests.bin", l.tools.cat)),
+			warmed(f, l.onFreshMount(f, "checksum", l.tools.cat)))
 	}}
 }
 
@@ -60,7 +62,7 @@ func againExperiment() *experiment {
 		}
 		for i := range l.runs + 1 {
 			var samples [3]float64
-			if err := l.again(ctx, f, &samples); err != nil {
+			if err := l.rewrite(ctx, f, &samples); err != nil {
 				return err
 			}
 			if i == 0 {
@@ -75,9 +77,12 @@ func againExperiment() *experiment {
 	}}
 }
 
-// again mounts a file, writes to it, and gives the times of the checksum after
+// rewrite mounts a file, writes to it, and gives the times of the checksum after
 // writes at the start, of that after writes in random places, and of the first.
-func (l *lab) again(ctx context.Context, path string, samples *[3]float64) (err error) {
+func (l *lab) rewrite(ctx context.Context, path string, samples *[3]float64) (err error) {
+	if err := warm(path); err != nil {
+		return err
+	}
 	m, err := l.mount(ctx, path, "--writable")
 	if err != nil {
 		return err
