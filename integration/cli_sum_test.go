@@ -274,7 +274,7 @@ func TestSum_bad_sources(t *testing.T) {
 	want := result{line + line, strings.Join([]string{
 		"hashfs: none.img: no such file or directory",
 		"hashfs: empty: no image in this directory: it has no regular file called *.raw, *.img, *.qcow2, *.vmdk, *.vhdx or *.vdi",
-		"hashfs: x.qcow2: format qcow2: this version serves raw files only; the option format=raw serves the file's own bytes",
+		"hashfs: x.qcow2: no such file or directory",
 		"hashfs: open /dev/null: is a character device; a raw image is a regular file or a block device",
 		`hashfs: disk.img: digest spec "crc": unknown digest "crc": use one of ` + algorithmNames(),
 		"hashfs: disk.img: the options writable and cache= are for hashfs mount",

@@ -104,7 +104,7 @@ func exitStatus(s *os.ProcessState) int {
 var packages = map[string]string{
 	"blkid": "util-linux", "losetup": "util-linux", "setpriv": "util-linux", "unshare": "util-linux",
 	"nsenter": "util-linux", "mount": "mount", "umount": "mount", "findmnt": "mount", "su": "util-linux",
-	"cmp": "diffutils", "diff": "diffutils", "find": "findutils", "getfattr": "attr",
+	"awk": "mawk", "cmp": "diffutils", "diff": "diffutils", "find": "findutils", "getfattr": "attr",
 	"fusermount3": "fuse3", "mount.fuse3": "fuse3",
 	"mkfs.ext4": "e2fsprogs", "fsck.ext4": "e2fsprogs", "chattr": "e2fsprogs",
 	"mkfs.xfs": "xfsprogs", "xfs_io": "xfsprogs",

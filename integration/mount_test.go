@@ -39,6 +39,7 @@ type mounted struct {
 	expected []*regexp.Regexp
 	killed   bool // by the test: no end to be checked
 	gone     bool // unmounted already
+	ending   bool // by the test, in whatever way
 }
 
 // mountOptions are what mountWith does beyond what mount does.
@@ -303,6 +304,7 @@ func (m *mounted) unmount() {
 // waitEnd waits for the daemon's end, and ends it if it does not come.
 func (m *mounted) waitEnd() {
 	m.t.Helper()
+	m.ending = true
 	select {
 	case <-m.ended:
 		return
@@ -314,6 +316,10 @@ func (m *mounted) waitEnd() {
 	case <-m.ended:
 	case <-time.After(5 * time.Second):
 		m.daemon.Kill()
+		select {
+		case <-m.ended:
+		case <-time.After(5 * time.Second):
+		}
 	}
 }
 
@@ -322,7 +328,9 @@ func (m *mounted) cleanup() {
 		return
 	}
 	if !m.gone && len(m.enter) == 0 && len(mountsBelow(m.dir)) == 0 {
-		// The test has ended it in another way.
+		if !m.ending {
+			m.t.Errorf("%s was unmounted by somebody else", m.dir)
+		}
 		m.gone = true
 		m.waitEnd()
 	}
@@ -354,7 +362,7 @@ func (m *mounted) checkLog() {
 		}
 		known := false
 		for _, p := range m.expected {
-			known = known || p.MatchString(line)
+			known = known || p.MatchString(strings.TrimSuffix(line, "\n"))
 		}
 		if !known {
 			bad = append(bad, line)
