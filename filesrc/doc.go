@@ -54,7 +54,7 @@
 //
 // # Limits
 //
-// Only regular files are served. Opening anything else is refused without
+// Only regular files and block devices are served. All else is refused without
 // waiting and without touching the device behind it. /proc has to be mounted.
 //
 // The tests run on tmpfs and on the file system of the temporary directory; as
