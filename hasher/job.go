@@ -87,14 +87,18 @@ func (j *job) kind(b, n int64) (resultKind, int64) {
 
 // run is the job's work, on a thread of the pool.
 func (j *job) run(w *worker) {
+	if w != nil && j.im.remote && j.probe {
+		w.leave()
+	}
 	if w != nil && !j.stop.Load() {
 		if j.probe {
 			j.ask()
 		} else {
-			w.enter()
 			j.hash(w)
-			w.leave()
 		}
+	}
+	if w != nil && j.im.remote && !j.probe {
+		w.leave()
 	}
 	// Nothing is published that another has changed under the read.
 	err := j.im.check()

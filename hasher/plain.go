@@ -51,6 +51,7 @@ func (im *Image) PlainSum(ctx context.Context, a *Algorithm) ([]byte, error) {
 			}
 			sum, err := []byte(nil), ErrClosed
 			im.pool.do(func(w *worker) {
+				w.leave() // until there is something to hash
 				sum, err = im.plainPass(ctx, a, p, t, w)
 			})
 			if !errors.Is(err, errMoved) {

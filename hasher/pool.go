@@ -14,8 +14,8 @@ const (
 	pieceBytes = 256 << 10
 
 	// jobBytes is what a job covers, so that the price of a job (locks, a
-	// look at the stamp, a wake-up) is paid once for a few pieces.
-	jobBytes = 1 << 20
+	// look at the stamp, a wake-up) is paid once for some pieces.
+	jobBytes = 4 << 20
 
 	// jobBlocks bounds the digests that a job of tiny blocks gives.
 	jobBlocks = 4096
@@ -37,17 +37,23 @@ const (
 // A Pool is the threads that read and hash, shared by the images of a mount.
 // As many may hash at once as the pool has jobs; others may wait for storage
 // meanwhile. Its methods may be called from several goroutines at once.
+//
+// A thread that has ended a job goes on with the next one, so that a pass over
+// data in memory wakes nobody: a switch of threads costs as much as hashing
+// some kilobytes.
 type Pool struct {
-	jobs  int
-	nice  bool
-	slots chan struct{} // one for each that hashes
+	jobs int
+	nice bool
 
 	// mu guards the rest. It is taken last of all locks.
 	mu      sync.Mutex
-	queued  sync.Cond // queue or closed changed
+	wanted  sync.Cond // a job can be started, or closed
+	place   sync.Cond // fewer than jobs are active
 	queue   []func(*worker)
-	workers int
-	idle    int
+	workers int // threads
+	idle    int // of them, waiting for a job
+	active  int // of them, hashing: jobs at most
+	back    int // of them, waiting to hash again
 	closed  bool
 
 	done sync.WaitGroup
@@ -56,6 +62,7 @@ type Pool struct {
 // worker is what a thread of the pool keeps from job to job.
 type worker struct {
 	pool    *Pool
+	active  bool   // it is counted in the pool's active
 	buf     []byte // pieceBytes
 	hashers map[Spec]*BlockHasher
 }
@@ -72,8 +79,8 @@ func NewPool(jobs int, nice bool) *Pool {
 	if jobs <= 0 {
 		jobs = runtime.NumCPU()
 	}
-	p := &Pool{jobs: jobs, nice: nice, slots: make(chan struct{}, jobs)}
-	p.queued.L = &p.mu
+	p := &Pool{jobs: jobs, nice: nice}
+	p.wanted.L, p.place.L = &p.mu, &p.mu
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + jobs)
 	return p
 }
@@ -86,7 +93,7 @@ func (p *Pool) Close() {
 	rest := p.queue
 	p.queue = nil
 	p.mu.Unlock()
-	p.queued.Broadcast()
+	p.wanted.Broadcast()
 	for _, run := range rest {
 		run(nil)
 	}
@@ -107,11 +114,7 @@ func (p *Pool) submit(run func(*worker)) {
 		return
 	}
 	p.queue = append(p.queue, run)
-	if len(p.queue) > p.idle && p.workers < maxWorkers {
-		p.workers++
-		p.done.Go(p.work)
-	}
-	p.queued.Signal()
+	p.wakeLocked()
 }
 
 // do runs f on a thread of the pool and waits for it. When the pool is closed
@@ -127,6 +130,22 @@ func (p *Pool) do(f func(*worker)) {
 	<-done
 }
 
+// wakeLocked has somebody go on, if there is work that may be done now: who
+// was at a job before comes first.
+func (p *Pool) wakeLocked() {
+	switch {
+	case p.active >= p.jobs:
+	case p.back > 0:
+		p.place.Signal()
+	case len(p.queue) == 0:
+	case p.idle > 0:
+		p.wanted.Signal()
+	case p.workers < maxWorkers:
+		p.workers++
+		p.done.Go(p.work)
+	}
+}
+
 func (p *Pool) work() {
 	// The thread ends with the goroutine, since it is never unlocked.
 	runtime.LockOSThread()
@@ -136,7 +155,7 @@ func (p *Pool) work() {
 	}
 	w := &worker{pool: p, buf: make([]byte, pieceBytes), hashers: map[Spec]*BlockHasher{}}
 	for {
-		run := p.next()
+		run := w.next()
 		if run == nil {
 			return
 		}
@@ -144,37 +163,71 @@ func (p *Pool) work() {
 	}
 }
 
-// next waits for a job. It returns nil when the thread shall end.
-func (p *Pool) next() func(*worker) {
+// next returns a job for the worker, which is active then, or nil when the
+// thread shall end.
+func (w *worker) next() func(*worker) {
+	p := w.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.idle++
-	defer func() { p.idle-- }()
-	var tired bool
-	if len(p.queue) == 0 {
-		timer := time.AfterFunc(workerIdle, func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			tired = true
-			p.queued.Broadcast()
-		})
-		defer timer.Stop()
+	if w.active {
+		w.active = false
+		p.active--
+		if p.back > 0 {
+			p.place.Signal()
+		}
 	}
-	for len(p.queue) == 0 && !p.closed && !tired {
-		p.queued.Wait()
+	tired := false
+	var timer *time.Timer
+	for !p.closed && (len(p.queue) == 0 || p.active >= p.jobs || p.back > 0) && !tired {
+		if timer == nil {
+			timer = time.AfterFunc(workerIdle, func() {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				tired = true
+				p.wanted.Broadcast()
+			})
+			defer timer.Stop()
+		}
+		p.idle++
+		p.wanted.Wait()
+		p.idle--
 	}
-	if p.closed || len(p.queue) == 0 {
+	if p.closed || len(p.queue) == 0 || p.active >= p.jobs || p.back > 0 {
 		p.workers--
 		return nil
 	}
 	run := p.queue[0]
 	p.queue = p.queue[1:]
+	w.active = true
+	p.active++
+	p.wakeLocked()
 	return run
 }
 
-// enter waits until the worker may use a processor; leave gives it up.
-func (w *worker) enter() { w.pool.slots <- struct{}{} }
-func (w *worker) leave() { <-w.pool.slots }
+// leave gives up the worker's place among those that hash, before it waits for
+// something; enter waits until it has one again. A job begins with a place,
+// and may end without.
+func (w *worker) leave() {
+	w.pool.mu.Lock()
+	defer w.pool.mu.Unlock()
+	w.active = false
+	w.pool.active--
+	w.pool.wakeLocked()
+}
+
+func (w *worker) enter() {
+	p := w.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.back++
+	for p.active >= p.jobs {
+		p.place.Wait()
+	}
+	p.back--
+	w.active = true
+	p.active++
+	p.wakeLocked()
+}
 
 // hasher returns the worker's own hasher of blocks.
 func (w *worker) hasher(s Spec) *BlockHasher {
