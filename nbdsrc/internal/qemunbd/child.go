@@ -61,8 +61,9 @@ type child struct {
 }
 
 // launch starts a child for c, which it takes over, and returns when the child
-// answers at the socket.
-func launch(ctx context.Context, c *chain, l look, o *Options, socket string) (_ *child, err error) {
+// answers, and was checked. No client reaches it before: one that was cut off
+// from the last child may be waiting.
+func launch(ctx context.Context, c *chain, l look, o *Options, dir *socketDir) (_ *child, err error) {
 	ch := &child{chain: c, look: l, log: o.Log, done: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -85,15 +86,19 @@ func launch(ctx context.Context, c *chain, l look, o *Options, socket string) (_
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", show(o.Path), ErrNotInstalled)
 	}
-	if err := ch.start(path, ch.plan.arguments(o, snap, socket)); err != nil {
+	dir.bar()
+	if err := ch.start(path, ch.plan.arguments(o, snap, dir.child())); err != nil {
 		return nil, fmt.Errorf("open %s: start %s: %w", show(o.Path), program, err)
 	}
-	if err := ch.awaitReady(ctx, socket); err != nil {
+	if err := ch.awaitReady(ctx, dir.child()); err != nil {
 		if _, ok := errors.AsType[*exitError](err); ok {
 			if conflict := c.findConflict(); conflict != nil {
 				err = conflict
 			}
 		}
+		return nil, fmt.Errorf("open %s: %w", show(o.Path), err)
+	}
+	if err := dir.admit(); err != nil {
 		return nil, fmt.Errorf("open %s: %w", show(o.Path), err)
 	}
 	ch.ready.Store(true)

@@ -12,12 +12,13 @@ import (
 
 const (
 	dirPrefix  = "hashfs-nbd-"
-	socketName = "socket"
+	socketName = "socket" // where clients come: a link to the child's, once that was checked
+	childName  = "child"
 	maxSocket  = 107 // bytes of a unix socket's path, unix(7)
 	rootDir    = "/run/hashfs"
 )
 
-// A socketDir is a directory of mode 0700 for one socket. It is locked while in
+// A socketDir is a directory of mode 0700 for the socket of one child. It is locked while in
 // use, so that what a killed process left behind can be told and is removed.
 type socketDir struct {
 	path string
@@ -110,9 +111,16 @@ func sweep(parent string) {
 }
 
 func (d *socketDir) socket() string { return filepath.Join(d.path, socketName) }
+func (d *socketDir) child() string  { return filepath.Join(d.path, childName) }
+
+// bar keeps clients away from the next child, and admit lets them in. A link
+// leaves the socket to the child, to be removed when it ends.
+func (d *socketDir) bar()         { _ = os.Remove(d.socket()) }
+func (d *socketDir) admit() error { return os.Symlink(childName, d.socket()) }
 
 func (d *socketDir) remove() {
-	_ = os.Remove(d.socket()) // qemu-nbd does so itself, if it can
+	d.bar()
+	_ = os.Remove(d.child()) // qemu-nbd does so itself, if it can
 	_ = os.Remove(d.path)
 	d.lock.Close()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,6 +66,39 @@ func TestServer_killed_child_is_started_again(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Clients that come at once, as nbdsrc does after it was cut off, are let in
+// when the new child was checked, and are not taken for what it has opened.
+func TestServer_restarts_while_clients_wait(t *testing.T) {
+	data, log := content(1), new(lines)
+	path := convert(t, data, filepath.Join(t.TempDir(), "a.qcow2"), "qcow2")
+	s := serve(t, Options{Path: path, Log: slog.New(slog.NewTextHandler(log, nil))})
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if conn, err := net.Dial("unix", s.dir.socket()); err == nil {
+				defer conn.Close()
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	for i := range 3 {
+		kill(t, s.pid(t), syscall.SIGKILL)
+		eventually(t, "another child", func() bool { return s.Restarts() == uint64(i+1) && s.pid(t) > 0 })
+	}
+	close(stop)
+	<-stopped
+	wantContent(t, s, data)
+	if strings.Contains(log.String(), "cannot be started") {
+		t.Errorf("the log: %s", log)
 	}
 }
 
@@ -283,7 +317,7 @@ func TestServer_daemon_killed(t *testing.T) {
 	}
 	kill(t, cmd.Process.Pid, syscall.SIGKILL)
 	eventually(t, "the child is gone", func() bool { return unix.Kill(pid, 0) == unix.ESRCH })
-	if left, _ := filepath.Glob(dir + "/*/*"); len(left) > 0 {
+	if left, _ := filepath.Glob(dir + "/*/" + childName); len(left) > 0 {
 		t.Errorf("sockets left behind: %q", left)
 	}
 	// The directory goes when the next one is made.

@@ -135,7 +135,7 @@ func (s *Server) spawn(ctx context.Context, before *chain) (*child, error) {
 		}
 		c.awaitWriters()
 		if second, err := s.lookAt(c); err == nil && second.readOnly == first.readOnly {
-			return launch(ctx, c, second, &s.opts, s.dir.socket())
+			return launch(ctx, c, second, &s.opts, s.dir)
 		}
 		c.close()
 	}
