@@ -244,6 +244,33 @@ func (e *Export) live(t times) (*session, error) {
 	}
 }
 
+// renewed waits for a session after the one with that number, for as long as
+// requests wait for one.
+func (e *Export) renewed(epoch uint64) error {
+	limit := time.NewTimer(e.o.Timeout / 2)
+	defer limit.Stop()
+	cause := errors.New("not connected again yet")
+	for {
+		e.mu.Lock()
+		s, changed := e.session, e.changed
+		if e.cause != nil {
+			cause = e.cause
+		}
+		e.mu.Unlock()
+		if e.closing.Err() != nil {
+			return fmt.Errorf("%s: %w", e.uri, hasher.ErrClosed)
+		}
+		if s != nil && s.epoch > epoch {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			return fmt.Errorf("%s: %w", e.uri, &lostError{cause, false})
+		}
+	}
+}
+
 // URI returns the URI as it was given.
 func (e *Export) URI() string { return e.uri }
 

@@ -40,6 +40,9 @@ type Image struct {
 	known   qemunbd.Stamp // of a writable image, when it was last flushed
 	changes uint64        // of a writable image, by others
 	changed int64         // when the last was seen; nanoseconds since 1970
+
+	restarts uint64 // of qemu-nbd, as of the last Stamp
+	epoch    uint64 // of the connection that belongs to it
 }
 
 var (
@@ -66,7 +69,7 @@ func OpenImage(ctx context.Context, o ImageOptions) (*Image, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", o.Path, err), server.Close())
 	}
-	im := &Image{Export: export, server: server, writable: o.Writable}
+	im := &Image{Export: export, server: server, writable: o.Writable, epoch: 1}
 	if im.known, err = server.Stamp(); err != nil {
 		return nil, errors.Join(err, im.Close())
 	}
@@ -92,12 +95,10 @@ func (im *Image) Stamp() (hasher.Stamp, error) {
 	if err != nil {
 		return hasher.Stamp{}, err
 	}
-	// After it: a restarted server has made for another connection.
-	s, err := im.Export.Stamp()
+	restarts, s, err := im.connection()
 	if err != nil {
 		return hasher.Stamp{}, err
 	}
-	restarts := im.server.Restarts()
 	if im.writable {
 		im.mu.Lock()
 		defer im.mu.Unlock()
@@ -114,6 +115,31 @@ func (im *Image) Stamp() (hasher.Stamp, error) {
 	s.Dev, s.Inode = mix(s.Dev, s.Inode, restarts, files.Files[0], files.Files[1])
 	s.NameDev, s.NameInode = files.Names[0], files.Names[1]
 	return s, nil
+}
+
+// connection returns the stamp of the connection to the qemu-nbd that runs. It
+// waits for it after a restart: the old one would give way later, and with it
+// the size, under who has opened the image meanwhile.
+func (im *Image) connection() (restarts uint64, s hasher.Stamp, err error) {
+	im.mu.Lock()
+	known, epoch := im.restarts, im.epoch
+	im.mu.Unlock()
+	restarts = im.server.Restarts()
+	if restarts != known {
+		err = im.Export.renewed(epoch)
+	}
+	if err == nil {
+		s, err = im.Export.Stamp()
+	}
+	if err != nil {
+		return 0, hasher.Stamp{}, err
+	}
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	if restarts >= im.restarts {
+		im.restarts, im.epoch = restarts, s.Inode
+	}
+	return restarts, s, nil
 }
 
 // mix returns numbers that differ where any of the values does.

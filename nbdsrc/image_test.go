@@ -1,0 +1,37 @@
+//go:build cgo
+
+package nbdsrc
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestImage_restarted: the stamp after a change, which has qemu-nbd started
+// again, is the new one's in all, its size too, and does not move once more.
+func TestImage_restarted(t *testing.T) {
+	need(t, "qemu-nbd")
+	need(t, "qemu-img")
+	dir := shortDir(t)
+	path := filepath.Join(dir, "a.qcow2")
+	run(t, "qemu-img", "create", "-q", "-f", "qcow2", path, "1M")
+	im, err := OpenImage(t.Context(), ImageOptions{Path: path, Format: "qcow2"})
+	check(t, err)
+	t.Cleanup(func() { im.Close() })
+	for size := int64(2); size < 7; size++ {
+		other := filepath.Join(dir, "b.qcow2")
+		run(t, "qemu-img", "create", "-q", "-f", "qcow2", other, fmt.Sprintf("%dM", size))
+		check(t, os.Rename(other, path))
+		st, err := im.Stamp()
+		check(t, err)
+		if st.Size != size<<20 {
+			t.Errorf("size %d MiB is %d", size, st.Size)
+		}
+		until(t, "it is connected again", func() bool { return im.Connections() > 1 })
+		if again, err := im.Stamp(); err != nil || again != st {
+			t.Errorf("stamp %+v, then %+v, %v", st, again, err)
+		}
+	}
+}
