@@ -3,12 +3,10 @@ package integration
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -152,49 +150,4 @@ func TestMoment_sums_while_written(t *testing.T) {
 	// The digest is there once it holds still.
 	want := output(t, program, "sum", "--plain", "--digest", "sha3-512", path)
 	same(t, "sums/sha3-512", m.read("disk", "sums", "sha3-512"), want[:128]+"\n")
-}
-
-// requestTimeout is a limit that the kernel gives the mounts that are made
-// while it is set.
-const requestTimeout = "/proc/sys/fs/fuse/default_request_timeout"
-
-// The kernel ends a mount whose answer takes too long. A read that would is
-// answered with ETIMEDOUT before, and the work goes on. Not in parallel: the
-// limit would be that of other tests' mounts.
-func TestMoment_request_timeout(t *testing.T) {
-	needRoot(t)
-	old, err := os.ReadFile(requestTimeout)
-	if err != nil {
-		t.Skip("this kernel, before 6.15, has no request timeout")
-	}
-	// The smallest blocks take longest: this is minutes of work.
-	path := filepath.Join(scratch(t), "disk.img")
-	writeImage(t, path, random(71, 256*mib))
-	if err := os.WriteFile(requestTimeout, []byte("2"), 0); err != nil {
-		t.Fatal(err)
-	}
-	m := mount(t, "--jobs=1", path+",digest=md5/4")
-	if err := os.WriteFile(requestTimeout, old, 0); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(m.path("disk", "checksum"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var done []int64
-	for range 3 {
-		start := time.Now()
-		if _, err := f.ReadAt(make([]byte, 33), 0); !errors.Is(err, syscall.ETIMEDOUT) {
-			t.Fatalf("a read of %v: %v, want ETIMEDOUT", time.Since(start), err)
-		}
-		i := m.info("disk")
-		if len(i.Work) != 1 {
-			t.Fatalf("work: %+v", i.Work)
-		}
-		done = append(done, i.Work[0].Done)
-	}
-	if done[2] <= done[0] {
-		t.Errorf("bytes done after each of three reads: %d", done)
-	}
 }
