@@ -75,11 +75,13 @@ type Image struct {
 	table    *blockcache.Table
 	modTime  time.Time
 	stamp    Stamp
-	settled  bool   // a change after the stamp would show in it
-	era      uint64 // moves when everything was forgotten
-	resizes  uint64 // moves with each change of size
-	writes   int    // mutations doing their I/O
-	writeSeq uint64 // counts them
+	settled  bool      // a change after the stamp would show in it
+	era      uint64    // moves when everything was forgotten
+	resizes  uint64    // moves with each change of size
+	writes   int       // mutations doing their I/O
+	writeSeq uint64    // counts them
+	looked   time.Time // when the stamp was last asked for
+	owed     time.Time // when the last write ended that the stamp does not tell of; zero: none
 
 	generation  uint64 // moves with every change
 	moments     []*moment

@@ -278,7 +278,7 @@ type renamed struct {
 func (r *renamed) Replaced() bool { return r.yes.Load() }
 
 // It is said once when a writable image is not what its name says any more,
-// whether a look at the source finds that or a write.
+// whether it was so before a write or came to be within it.
 func TestImage_replacedIsLoggedOnce(t *testing.T) {
 	ctx := context.Background()
 	for _, during := range []string{"before a write", "within a write"} {
@@ -295,9 +295,42 @@ func TestImage_replacedIsLoggedOnce(t *testing.T) {
 			if _, err := im.WriteAt(ctx, []byte("x"), 0); err != nil {
 				t.Fatal(err)
 			}
+			if _, err := im.Refresh(ctx); err != nil {
+				t.Fatal(err)
+			}
 			if n := strings.Count(log.String(), "renamed or deleted"); n != 1 {
 				t.Errorf("%s: logged %d times, want once:\n%s", during, n, log.String())
 			}
+		}
+	}
+}
+
+// A change that somebody makes after a write of ours, whose stamp we have not
+// looked at yet, is not taken for our own.
+func TestImage_outsideChangeAfterOwnWrite(t *testing.T) {
+	ctx := context.Background()
+	spec := mustSpec(t, "md5/16")
+	src := newMemSource(1000)
+	im := newTestImage(t, src, spec, 1<<20)
+	if _, err := openView(t, im).Checksum(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if _, err := im.WriteAt(ctx, []byte("ours"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openView(t, im).Checksum(ctx); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * modelTick)
+		src.change([]byte{byte(src.reads), 1}, 500)
+		time.Sleep(2 * modelTick)
+		if _, err := im.WriteAt(ctx, []byte("ours"), 0); err != nil {
+			t.Fatal(err)
+		}
+		sum, err := openView(t, im).Checksum(ctx)
+		if err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
+			t.Errorf("checksum %x, %v, want %x", sum, err, plainChecksum(spec, src.data))
 		}
 	}
 }

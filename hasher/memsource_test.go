@@ -55,7 +55,7 @@ func newMemSource(size int) *memSource {
 const modelTick = 10 * time.Millisecond
 
 func (m *memSource) touchLocked() {
-	now := time.Now().Truncate(modelTick).UnixNano() + 1
+	now := time.Now().Truncate(modelTick).UnixNano() - 1
 	m.stamp.MTime, m.stamp.CTime, m.stamp.Size = now, now, int64(len(m.data))
 }
 

@@ -52,7 +52,7 @@ func (im *Image) check() error {
 	im.checking.Lock()
 	defer im.checking.Unlock()
 	im.mu.Lock()
-	seq := im.writeSeq
+	seq, now := im.writeSeq, time.Now()
 	im.mu.Unlock()
 	s, err := im.stamped.Stamp()
 	if err != nil {
@@ -61,9 +61,13 @@ func (im *Image) check() error {
 	im.noteReplaced()
 	im.mu.Lock()
 	defer im.mu.Unlock()
+	im.looked = now
 	still := im.writes == 0 && im.writeSeq == seq
-	if !s.sameImage(im.stamp) || s != im.stamp && still {
+	if !s.sameImage(im.stamp) || still && s != im.stamp && !im.adoptLocked(s) {
 		im.forgetLocked(s, "changed from outside")
+	}
+	if still {
+		im.owed = time.Time{}
 	}
 	return nil
 }
@@ -168,6 +172,25 @@ func (im *Image) forgetLocked(s Stamp, why string) {
 	im.log.Info("digests are forgotten", "reason", why, "size", im.size)
 }
 
+// ownWindow is how long a stamp is taken for the present one by writes of our
+// own, which would otherwise ask for it twice each. It is less than the tick
+// of most kernels' file times, within which a stamp shows no change anyway. A
+// change by a writer who ignores our lock, that falls between two of our
+// writes so close to each other, is not seen.
+const ownWindow = 2 * time.Millisecond
+
+// checkBeforeWrite is check, where the last look is not quite recent. After
+// the write a change from outside could not be told from our own.
+func (im *Image) checkBeforeWrite() error {
+	im.mu.Lock()
+	recent := time.Since(im.looked) < ownWindow && im.settled
+	im.mu.Unlock()
+	if recent {
+		return nil
+	}
+	return im.check()
+}
+
 // beginWriteLocked and endWrite bracket the I/O of a mutation, so that the
 // change of the stamp that it makes is known to be our own.
 func (im *Image) beginWriteLocked() {
@@ -175,30 +198,38 @@ func (im *Image) beginWriteLocked() {
 	im.writeSeq++
 }
 
-// endWrite takes a new stamp when the last of the writes under way ends.
+// endWrite takes a new stamp when the last of the writes under way ends, or
+// soon after that.
 func (im *Image) endWrite() {
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	for im.writes == 1 && im.stamped != nil {
-		seq := im.writeSeq
-		im.mu.Unlock()
-		s, err := im.stamped.Stamp()
-		im.noteReplaced()
-		im.mu.Lock()
-		if im.writeSeq != seq {
-			continue // another write may have begun and ended meanwhile
-		}
-		if err == nil && s.Size == im.size && s.sameImage(im.stamp) {
-			// Nobody else writes under our lock, so the stamp is as good as
-			// an old one.
-			im.stamp, im.settled = s, true
-			break
-		}
-		im.forgetLocked(s, "changed while it was written")
-		break
-	}
-	im.writes--
 	im.modTime = time.Now()
+	im.writes--
+	if im.stamped == nil || im.writes > 0 {
+		return
+	}
+	due := im.owed.IsZero()
+	im.owed = im.modTime
+	if im.modTime.Sub(im.looked) >= ownWindow {
+		im.mu.Unlock()
+		_ = im.check() // its error comes again with the next look
+		im.mu.Lock()
+	} else if due {
+		time.AfterFunc(ownWindow, func() { _ = im.check() })
+	}
+}
+
+// adoptLocked takes a stamp that our own writes, the last of which ended at
+// owed, explain. It reports false if they do not: then the file was changed
+// after them, or is another.
+func (im *Image) adoptLocked(s Stamp) bool {
+	if im.owed.IsZero() || s.Size != im.size || !s.sameImage(im.stamp) || s.CTime > im.owed.UnixNano() {
+		return false
+	}
+	// Nobody else writes under our lock, so the stamp is as good as an old
+	// one.
+	im.stamp, im.settled = s, true
+	return true
 }
 
 // atEnd reports whether a read that came to off and ended with err is one
