@@ -251,6 +251,9 @@ static void issue(struct binding_conn *c, const struct binding_request *r)
 	if (nbd_aio_is_dead(c->nbd) == 1) {
 		fail(c);
 		err = ENOTCONN;
+	} else if (nbd_aio_is_closed(c->nbd) == 1) {
+		fail_as(c, 0, closed);
+		err = ENOTCONN;
 	}
 	if (s->cookie == -1)
 		finish(c, r->slot, err != 0 ? err : EIO);

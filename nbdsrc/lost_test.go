@@ -71,7 +71,7 @@ func TestLost_read(t *testing.T) {
 			t.Errorf("reads failed after %v", d)
 		}
 		start = time.Now()
-		if _, err := e.ReadAt(make([]byte, 1), 0); !errors.Is(err, ErrLost) || time.Since(start) > 500*time.Millisecond {
+		if _, err := e.ReadAt(make([]byte, 1), 0); !errors.Is(err, ErrLost) || time.Since(start) > time.Second {
 			t.Errorf("another read: %v after %v", err, time.Since(start))
 		}
 		if err := e.Extents(t.Context(), 0, 1, func(hasher.Extent) bool { return true }); !errors.Is(err, ErrLost) {
@@ -176,7 +176,8 @@ func check2(t *testing.T) func(int, error) {
 // TestLost_stalled: a server that hangs is given up after the timeout, and not
 // waited for again by each; it is taken back when it goes on.
 func TestLost_stalled(t *testing.T) {
-	s := nbdkit(t, "file", diskFile(t, content(4<<20)))
+	// Not nbdkit: 1.32 may fail an assertion when it finds its clients gone.
+	s := qemuNBD(t, diskFile(t, content(4<<20)), "-e", "8")
 	e := s.open(Options{Timeout: time.Second, Writable: true})
 	before := stamp(t, e)
 	s.stop()
@@ -194,6 +195,7 @@ func TestLost_stalled(t *testing.T) {
 			}
 		})
 	}
+	inFlight(t, e, 32)
 	wg.Wait()
 	if d := time.Since(start); d > 2*time.Second || d < time.Second {
 		t.Errorf("failed after %v", d)
@@ -229,7 +231,7 @@ func TestClose_stalled(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				if _, err := e.WriteAt(make([]byte, 1<<20), 1<<20); !errors.Is(err, hasher.ErrUnknownOutcome) {
+				if _, err := e.WriteAt(make([]byte, 1<<20), 1<<20); !errors.Is(err, ErrLost) {
 					t.Errorf("write: %v", err)
 				}
 			})

@@ -75,10 +75,8 @@ func (s *server) start() {
 	s.output = new(logged)
 	s.cmd = exec.Command(s.argv[0], s.argv[1:]...)
 	s.cmd.Stdout, s.cmd.Stderr = s.output, s.output
-	// The thread that starts it is its parent to --exit-with-parent.
-	runtime.LockOSThread()
-	err := s.cmd.Start()
-	runtime.UnlockOSThread()
+	var err error
+	onParent(func() { err = s.cmd.Start() })
 	check(s.t, err)
 	exited := make(chan struct{})
 	cmd := s.cmd
@@ -212,8 +210,27 @@ func (l *logged) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
+// parent runs functions on a thread that lasts: the one that starts a server is
+// its parent to --exit-with-parent.
+var parent = make(chan func())
+
+func onParent(f func()) {
+	done := make(chan struct{})
+	parent <- func() {
+		f()
+		close(done)
+	}
+	<-done
+}
+
 // TestMain checks that no descriptor and no goroutine is left when all is over.
 func TestMain(m *testing.M) {
+	go func() {
+		runtime.LockOSThread()
+		for f := range parent {
+			f()
+		}
+	}()
 	// The runtime opens an eventfd of its own when something waits first.
 	if l, err := net.Listen("tcp", "127.0.0.1:0"); err == nil {
 		l.Close()
