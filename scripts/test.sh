@@ -24,15 +24,20 @@ if [ "$("$go" env CGO_ENABLED)" = 0 ]; then
   say "needs root: gcc and libnbd-dev; without them there is no race detector, and no NBD"
 fi
 
-say "== formatting, go vet, shell scripts"
-scripts/lint.sh
-say "== unit tests"
+# stage runs a part, and goes on when it fails.
+failed=()
+stage() {
+  say "== $1"
+  "${@:2}" || failed+=("$1")
+}
+
 rest=$("$go" list ./... | grep -v -e '/hasher$' -e '/integration$')
+stage "formatting, go vet, scripts, man pages" scripts/lint.sh
 # shellcheck disable=SC2086 # lists of words
-"$go" test $race -timeout 10m $rest
-say "== digests, with the model test ($model_time each)"
-"$go" test ${race:+"$race"} -timeout 10m ./hasher -model.time "$model_time"
-say "== the rules of digests, each broken in turn: the model test must notice"
-"$go" test -tags hashfs_mutants -timeout 15m -run '^TestMutants$' ./hasher
-say "== the program, on real mounts"
-"$go" test -timeout 15m ./integration
+stage "unit tests" "$go" test $race -timeout 10m $rest
+# shellcheck disable=SC2086
+stage "digests, with the model test" "$go" test $race -timeout 10m ./hasher -model.time "$model_time"
+stage "the rules of digests, each broken in turn: the model test must notice" \
+  "$go" test -tags hashfs_mutants -timeout 15m -run '^TestMutants$' ./hasher
+stage "the program, on real mounts" "$go" test -timeout 15m ./integration
+[ ${#failed[@]} -eq 0 ] || die "failed: $(printf '%s; ' "${failed[@]}")"
