@@ -1,12 +1,17 @@
 package mounts
 
 import (
+	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -142,5 +147,38 @@ func TestProbe_errors(t *testing.T) {
 	}
 	if _, err := Probe(t.Context(), dir); !errors.Is(err, ErrHung) {
 		t.Errorf("a fifo: %v", err)
+	}
+}
+
+// A mount of thousands of images takes longer as a whole than any answer may.
+func TestCollect_waits_for_each_answer(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		pause time.Duration
+		err   error
+	}{
+		{"slow", Patience - time.Millisecond, nil},
+		{"stuck", Patience + time.Millisecond, ErrHung},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, w := io.Pipe()
+				var writer sync.WaitGroup
+				writer.Go(func() {
+					out := json.NewEncoder(w)
+					for range 10 {
+						time.Sleep(row.pause)
+						out.Encode(message{Image: &Image{Name: "a"}})
+					}
+					out.Encode(message{End: true})
+				})
+				images, err := collect(t.Context(), r)
+				r.Close()
+				writer.Wait()
+				if !errors.Is(err, row.err) || err == nil && len(images) != 10 {
+					t.Errorf("%d images, %v, want %v", len(images), err, row.err)
+				}
+			})
+		})
 	}
 }

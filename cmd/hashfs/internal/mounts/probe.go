@@ -20,8 +20,8 @@ import (
 // with the others.
 const ProbeCommand = "probe"
 
-// Patience is how long a mount that hangs is waited for. What a probe asks
-// is answered from memory, so that only a stuck server takes longer.
+// Patience is how long each answer of a mount that may hang is waited for. What
+// a probe asks is answered from memory, so that only a stuck server takes longer.
 const Patience = 3 * time.Second
 
 // Errors of Probe.
@@ -37,10 +37,12 @@ type Image struct {
 	Error string          `json:"error,omitempty"`
 }
 
-// report is what a probe writes to its parent.
-type report struct {
-	Errno  syscall.Errno `json:"errno"` // of the mount as a whole, 0 for none
-	Images []Image       `json:"images"`
+// message is what a probe writes to its parent: first that the mount answers,
+// then each image, and the end, with what went wrong with the mount as a whole.
+type message struct {
+	Image *Image        `json:"image,omitempty"`
+	End   bool          `json:"end,omitempty"`
+	Errno syscall.Errno `json:"errno,omitempty"`
 }
 
 // RunProbe looks into the mount at args[0] and writes what it finds to w. It
@@ -50,25 +52,27 @@ func RunProbe(w io.Writer, args []string) error {
 	if len(args) == 0 {
 		return errors.New("probe: no mount point given")
 	}
-	var r report
-	var err error
+	out := json.NewEncoder(w)
 	// Unlike stat(2), statfs(2) is never answered from the kernel's cache.
-	var st unix.Statfs_t
-	if err = unix.Statfs(args[0], &st); err == nil && len(args) == 1 {
-		r.Images, err = look(args[0])
+	err := unix.Statfs(args[0], new(unix.Statfs_t))
+	if err == nil && len(args) == 1 {
+		err = look(args[0], func(m message) error { return out.Encode(m) })
 	}
-	if err != nil && !errors.As(err, &r.Errno) {
-		r.Errno = unix.EIO
+	end := message{End: true}
+	if err != nil && !errors.As(err, &end.Errno) {
+		end.Errno = unix.EIO
 	}
-	return json.NewEncoder(w).Encode(r)
+	return out.Encode(end)
 }
 
-func look(point string) ([]Image, error) {
+func look(point string, tell func(message) error) error {
+	if err := tell(message{}); err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(point)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	images := []Image{}
 	for _, e := range entries {
 		if !e.IsDir() || e.Name() == ".hashfs" {
 			continue
@@ -84,16 +88,17 @@ func look(point string) ([]Image, error) {
 		default:
 			im.Info = content
 		}
-		images = append(images, im)
+		if err := tell(message{Image: &im}); err != nil {
+			return err
+		}
 	}
-	return images, nil
+	return nil
 }
 
 // Probe returns the images of the mount at point. The error is ErrDead,
 // ErrHung, or a syscall.Errno when the mount refuses to be read.
 func Probe(ctx context.Context, point string) ([]Image, error) {
-	r, err := probe(ctx, point)
-	return r.Images, err
+	return probe(ctx, point)
 }
 
 // Ping returns nil when the mount at point answers, else an error of Probe.
@@ -102,37 +107,78 @@ func Ping(ctx context.Context, point string) error {
 	return err
 }
 
-func probe(ctx context.Context, args ...string) (report, error) {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+func probe(ctx context.Context, args ...string) ([]Image, error) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start a probe: %w", err)
+	}
+	defer r.Close()
 	// Not exec.CommandContext: its Wait would wait for one that cannot die.
 	cmd := exec.Command("/proc/self/exe", append([]string{ProbeCommand}, args...)...)
 	cmd.Args[0] = "hashfs"
-	var out bytes.Buffer
-	cmd.Stdout = &out
-	if err := cmd.Start(); err != nil {
-		return report{}, fmt.Errorf("start a probe: %w", err)
+	cmd.Stdout = w
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return nil, fmt.Errorf("start a probe: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	select {
-	case <-ctx.Done():
+	go cmd.Wait()
+	images, err := collect(ctx, r)
+	if err != nil {
 		cmd.Process.Kill()
-		return report{}, ErrHung
-	case err := <-ended:
-		if err != nil {
-			return report{}, fmt.Errorf("probe: %w", err)
+	}
+	return images, err
+}
+
+// collect takes what a probe writes until its end. A mount of many images may
+// take long as a whole, so that each message is waited for by itself.
+func collect(ctx context.Context, r io.Reader) ([]Image, error) {
+	messages, failed := make(chan message), make(chan error, 1)
+	go func() {
+		for in := json.NewDecoder(r); ; {
+			var m message
+			if err := in.Decode(&m); err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case messages <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	images := []Image{}
+	patience := time.NewTimer(Patience)
+	for {
+		select {
+		case m := <-messages:
+			patience.Reset(Patience)
+			if m.Image != nil {
+				images = append(images, *m.Image)
+			}
+			if m.End {
+				return images, mountError(m.Errno)
+			}
+		case err := <-failed:
+			return nil, fmt.Errorf("probe: it ended early: %w", err)
+		case <-patience.C:
+			return nil, ErrHung
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
-	var r report
-	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		return report{}, fmt.Errorf("probe: %w", err)
-	}
-	switch r.Errno {
+}
+
+// mountError is the error of a mount that answers with errno.
+func mountError(errno syscall.Errno) error {
+	switch errno {
 	case 0:
-		return r, nil
+		return nil
 	case unix.ENOTCONN, unix.ECONNABORTED:
-		return report{}, ErrDead
+		return ErrDead
 	}
-	return report{}, r.Errno
+	return errno
 }
