@@ -102,7 +102,7 @@ func exitStatus(s *os.ProcessState) int {
 // packages are the Debian packages of the programs that need is asked for;
 // others are in a package of their own name.
 var packages = map[string]string{
-	"blkid": "util-linux", "losetup": "util-linux", "setpriv": "util-linux", "unshare": "util-linux",
+	"blkid": "util-linux", "losetup": "util-linux", "setpriv": "util-linux", "prlimit": "util-linux", "unshare": "util-linux",
 	"nsenter": "util-linux", "mount": "mount", "umount": "mount", "findmnt": "mount", "su": "util-linux",
 	"awk": "mawk", "cmp": "diffutils", "diff": "diffutils", "find": "findutils", "getfattr": "attr",
 	"fusermount3": "fuse3", "mount.fuse3": "fuse3",

@@ -234,3 +234,27 @@ mount --bind DIR/fuse /dev/fuse
 		t.Errorf("processes are left: %v", left)
 	}
 }
+
+// An ordinary user cannot raise the limit of open files, of which an image needs
+// two or more.
+func TestBadInput_many_images(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	needFUSE(t)
+	need(t, "prlimit", "fusermount3")
+	images := scratch(t)
+	for i := range 100 {
+		path := filepath.Join(images, fmt.Sprintf("%02d.img", i))
+		writeImage(t, path, nil)
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	point := newPoint(t, nobody)
+	argv := append(append([]string{}, asNobody...), "prlimit", "--nofile=64:64", program, "mount", images, point)
+	got := run(t, inPrivate(t, openFuse, argv...)...)
+	if got.Status != 1 || got.Stdout != "" || strings.Count(got.Stderr, "\n") != 1 ||
+		!strings.HasSuffix(got.Stderr, ": too many open files: raise their limit by ulimit -n, or mount fewer images\n") {
+		t.Errorf("%+v", got)
+	}
+}

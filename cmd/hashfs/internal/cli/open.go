@@ -101,10 +101,14 @@ func (o *openImages) close(log *slog.Logger) {
 	}
 }
 
-// explainOpen adds the way out to an image that is not there, where the
-// command line was perhaps understood in another way than it was meant.
+// explainOpen adds the way out to an image that cannot be opened: to one that is
+// not there, where the command line was perhaps understood in another way than
+// it was meant.
 func (p *mountPlan) explainOpen(s source.Source, err error) error {
-	if !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, unix.EMFILE):
+		return fmt.Errorf("%w: raise their limit by ulimit -n, or mount fewer images", err)
+	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
 	if s.Named {
