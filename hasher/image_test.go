@@ -269,6 +269,48 @@ func TestImage_failureIsLoggedOnce(t *testing.T) {
 	fail(2)
 }
 
+// A write reads so much of what was for all views together, not for each: views
+// of many moments, of which the cache can keep nothing, would hold it up for as
+// many times as long.
+func TestWriteAt_boundsWhatViewsCost(t *testing.T) {
+	ctx := context.Background()
+	const bs, moments, bound = 32, 10, 4 * 32
+	src := newMemSource(64 * bs)
+	for i := range src.data {
+		src.data[i] = byte(i) | 1
+	}
+	clear(src.hole)
+	pool := NewPool(1, false)
+	defer pool.Close()
+	// What a volatile image knows it knows for each moment alone.
+	im, err := New(src, Options{Spec: mustSpec(t, "md5/32"), Cache: blockcache.New(1 << 20), Pool: pool, Volatile: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	im.maxCapture, im.jobBlocks = bound, 1
+	var views []*View
+	for range moments {
+		views = append(views, openView(t, im))
+		if _, err := im.WriteAt(ctx, []byte("x"), 63*bs); err != nil { // makes another moment
+			t.Fatal(err)
+		}
+	}
+	src.reads = 0
+	if _, err := im.WriteAt(ctx, bytes.Repeat([]byte("y"), 8*bs), 0); err != nil {
+		t.Fatal(err)
+	}
+	// A walk reads some blocks ahead of where it finds that it is too much.
+	if most := int64(bound + 8*bs); src.reads > most {
+		t.Errorf("%d bytes were read for %d views, want at most %d", src.reads, moments, most)
+	}
+	for i, v := range views {
+		if err := v.ReadDigests(ctx, make([]byte, 16), 0); !errors.Is(err, ErrStale) {
+			t.Errorf("view %d: %v, want %v", i, err, ErrStale)
+		}
+	}
+}
+
 // renamed is a source whose name leads elsewhere from some time on.
 type renamed struct {
 	*memSource

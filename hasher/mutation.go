@@ -8,8 +8,8 @@ import (
 )
 
 // maxCapture is how many bytes of old data one mutation hashes for the views
-// that need them. A view that needs more, as when a whole device is
-// discarded, ends.
+// that need them, all together. Views that need more, as when a whole device is
+// discarded, end.
 const maxCapture = 64 << 20
 
 // maxCaptureBlocks is how many old digests one mutation copies for a view, so
@@ -20,6 +20,7 @@ const maxCaptureBlocks = 1 << 20
 type mutation struct {
 	lo, hi  int64         // the blocks it touches, whole or in part
 	era     uint64        // of the image, when it came
+	left    int64         // of maxCapture; below 0 it is used up
 	done    chan struct{} // closed when it has ended
 	barrier bool          // excludes all other mutations; changes nothing
 
@@ -141,7 +142,7 @@ func (im *Image) enter(off, length int64) (*mutation, error) {
 		return nil, errRange
 	}
 	bs := int64(im.spec.BlockSize)
-	m := &mutation{lo: off / bs, hi: (off + length + bs - 1) / bs, era: im.era, done: make(chan struct{})}
+	m := &mutation{lo: off / bs, hi: (off + length + bs - 1) / bs, era: im.era, left: im.maxCapture, done: make(chan struct{})}
 	im.mutations = append(im.mutations, m)
 	return m, nil
 }
@@ -198,16 +199,16 @@ func (im *Image) capture(ctx context.Context, m *mutation) error {
 	moments := append([]*moment(nil), im.moments...)
 	im.mu.Unlock()
 	for _, v := range moments {
-		if err := v.captureRange(ctx, span{m.lo, m.hi}); err != nil {
+		if err := v.captureRange(ctx, span{m.lo, m.hi}, &m.left); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// captureRange fills the overlay with those of the blocks that nobody knows.
-func (m *moment) captureRange(ctx context.Context, s span) error {
-	left := m.im.maxCapture
+// captureRange fills the overlay with those of the blocks that nobody knows,
+// until left bytes of data have been read; then the moment ends.
+func (m *moment) captureRange(ctx context.Context, s span, left *int64) error {
 	for b := s.lo; b < s.hi; {
 		m.im.mu.Lock()
 		if m.ended != nil {
@@ -221,7 +222,7 @@ func (m *moment) captureRange(ctx context.Context, s span) error {
 		}
 		m.im.mu.Unlock()
 		if k == heldNot && (state == blockcache.Unknown || state == blockcache.Failed) {
-			if err := m.captureUnknown(ctx, span{b, b + n}, &left); err != nil {
+			if err := m.captureUnknown(ctx, span{b, b + n}, left); err != nil {
 				return err
 			}
 		}
@@ -230,9 +231,17 @@ func (m *moment) captureRange(ctx context.Context, s span) error {
 	return nil
 }
 
-// captureUnknown reads and hashes blocks and puts them into the overlay,
-// until left bytes of data have been read; then the moment ends.
+// captureUnknown reads and hashes blocks and puts them into the overlay.
 func (m *moment) captureUnknown(ctx context.Context, s span, left *int64) error {
+	if *left < 0 {
+		// The moments before this one have used it up.
+		m.im.mu.Lock()
+		defer m.im.mu.Unlock()
+		if m.ended == nil {
+			m.endLocked(errMemory)
+		}
+		return nil
+	}
 	w := m.walk(s.lo, s.hi, false)
 	defer w.close(false)
 	for w.pos < w.end {
