@@ -72,6 +72,7 @@ type Export struct {
 
 	background sync.WaitGroup // reconnects
 	backoff    time.Duration  // of the goroutine that does, before its next try
+	hurry      chan struct{}  // has it try at once; holds one
 }
 
 // Open connects to the export that an NBD URI names. ctx bounds the opening
@@ -96,7 +97,7 @@ func Open(ctx context.Context, uri string, o Options) (*Export, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Export{uri: uri, target: t, o: o, changed: make(chan struct{})}
+	e := &Export{uri: uri, target: t, o: o, changed: make(chan struct{}), hurry: make(chan struct{}, 1)}
 	e.log = o.Log.With("image", o.Name, "export", uri)
 	e.ranges.freed.L = &e.ranges.mu
 	e.statusSpan.Store(minStatusSpan)
@@ -193,6 +194,8 @@ func (e *Export) reconnect(s *session) {
 	for logged := ""; ; {
 		select {
 		case <-time.After(e.backoff):
+		case <-e.hurry:
+			e.backoff = 0
 		case <-e.closing.Done():
 			return
 		}
@@ -245,8 +248,13 @@ func (e *Export) live(t times) (*session, error) {
 }
 
 // renewed waits for a session after the one with that number, for as long as
-// requests wait for one.
+// requests wait for one. The server is known to be another one, and up, so that
+// it is tried at once.
 func (e *Export) renewed(epoch uint64) error {
+	select {
+	case e.hurry <- struct{}{}:
+	default:
+	}
 	limit := time.NewTimer(e.o.Timeout / 2)
 	defer limit.Stop()
 	cause := errors.New("not connected again yet")

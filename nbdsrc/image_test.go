@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // TestImage_restarted: the stamp after a change, which has qemu-nbd started
@@ -20,12 +21,17 @@ func TestImage_restarted(t *testing.T) {
 	im, err := OpenImage(t.Context(), ImageOptions{Path: path, Format: "qcow2"})
 	check(t, err)
 	t.Cleanup(func() { im.Close() })
-	for size := int64(2); size < 7; size++ {
+	for size := int64(2); size < 12; size++ {
 		other := filepath.Join(dir, "b.qcow2")
 		run(t, "qemu-img", "create", "-q", "-f", "qcow2", other, fmt.Sprintf("%dM", size))
 		check(t, os.Rename(other, path))
+		start := time.Now()
 		st, err := im.Stamp()
 		check(t, err)
+		// A server that fails often is left alone for long, this one is not.
+		if d := time.Since(start); d > lastBackoff/2 {
+			t.Errorf("it took %v", d)
+		}
 		if st.Size != size<<20 {
 			t.Errorf("size %d MiB is %d", size, st.Size)
 		}
