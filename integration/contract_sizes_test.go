@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -254,55 +253,5 @@ func TestSizes_first_line(t *testing.T) {
 	}
 	if hashed := m2.metric(`hashfs_image_hashed_bytes_total{image="big"}`); hashed != blockSize {
 		t.Errorf("after head -c 90: %.0f bytes were hashed", hashed)
-	}
-}
-
-// Names that are allowed are directories, and say the same in info.json.
-func TestNames(t *testing.T) {
-	t.Parallel()
-	dir := scratch(t)
-	data := []byte("some data")
-	path := filepath.Join(dir, "disk.img")
-	writeImage(t, path, data)
-	names := []string{
-		"with space", " leading", "trailing ", "quote'single", `quote"double`, `back\slash`, "per%cent", "a=b,c", "$HOME", "*?[x]",
-		"ünïcødé", "日本語", "🙂", "-dash", "--writable", ".hidden", "...", "a..b", "blocks", "map", "image", "#hash", "~",
-		strings.Repeat("n", 255), strings.Repeat("é", 127), "CacheDir.tag",
-	}
-	var sources []string
-	for _, name := range names {
-		// A name given by NAME= must not hold =; such come from a file's name.
-		file := filepath.Join(dir, name)
-		if !strings.ContainsAny(name, "=,") {
-			sources = append(sources, name+"="+path)
-			continue
-		}
-		writeImage(t, file, data)
-		sources = append(sources, strings.ReplaceAll(file, ",", ",,"))
-	}
-	m := mount(t, append([]string{"--"}, sources...)...)
-	want := newOracle(data).checksum()
-	entries, err := os.ReadDir(m.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed := map[string]fs.DirEntry{}
-	for _, e := range entries {
-		listed[e.Name()] = e
-	}
-	for _, name := range names {
-		if e := listed[name]; e == nil || !e.IsDir() {
-			t.Errorf("%q is not listed as a directory", name)
-		}
-		same(t, name, m.read(name, "checksum"), want)
-		if i := m.info(name); i.Name != name {
-			t.Errorf("info.json calls %q %q", name, i.Name)
-		}
-		if got := m.metric(fmt.Sprintf("hashfs_image_size_bytes{image=%q}", name)); got != 9 {
-			t.Errorf("metrics: the size of %q is %v", name, got)
-		}
-	}
-	if len(entries) != len(names)+2 {
-		t.Errorf("%d entries for %d images, CACHEDIR.TAG and .hashfs", len(entries), len(names))
 	}
 }
