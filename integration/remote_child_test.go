@@ -1,0 +1,144 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// childDied are the lines about a qemu-nbd that ended by itself.
+var childDied = []string{
+	`level=ERROR msg="qemu-nbd died and is started again" image=\S+ file=\S+ cause="qemu-nbd: signal: killed"`,
+	`level=WARN msg="qemu-nbd says" image=\S+ file=\S+ message="option negotiation failed: `, // who came was cut off
+	connectionLost, notConnected, readLost, requestLost,
+}
+
+// mountImage mounts a qcow2 whose sockets are in a directory of its own.
+func mountImage(t *testing.T, o mountOptions, args ...string) (m *mounted, sockets string) {
+	t.Helper()
+	sockets = scratch(t)
+	o.env = append(o.env, "XDG_RUNTIME_DIR="+sockets)
+	return mountWith(t, o, args...), sockets
+}
+
+func list(t testing.TB, dir, pattern string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// A qemu-nbd that dies is started again, and nothing wrong comes of it.
+func TestChild_killed(t *testing.T) {
+	t.Parallel()
+	needNBD(t)
+	for _, writable := range []string{"--writable=false", "--writable=true"} {
+		t.Run(writable, func(t *testing.T) {
+			d := newDisk(t)
+			image := d.convert(t, "a.qcow2", "qcow2")
+			m, _ := mountImage(t, mountOptions{}, writable, image)
+			m.expect(childDied...)
+			o := newOracle(d.data)
+			m.checkDigests("a", o)
+			for range 3 {
+				old := children(t, m.daemon.Pid)
+				if len(old) != 1 {
+					t.Fatalf("children %v", old)
+				}
+				syscall.Kill(old[0], syscall.SIGKILL)
+				eventually(t, "another child", func() bool {
+					now := children(t, m.daemon.Pid)
+					return len(now) == 1 && now[0] != old[0]
+				})
+				awaitImage(t, m, "a")
+				m.checkDigests("a", o)
+			}
+			if writable == "--writable=true" {
+				part := random(80, 1000)
+				copy(d.data[mib:], part)
+				writeAt(t, m.path("a", "image"), part, mib)
+				m.checkDigests("a", newOracle(d.data))
+			}
+		})
+	}
+}
+
+// What a killed qemu-nbd had not flushed may be gone. The digests tell.
+func TestChild_killed_after_writes(t *testing.T) {
+	t.Parallel()
+	needNBD(t)
+	d := newDisk(t)
+	image := d.convert(t, "a.qcow2", "qcow2")
+	m, _ := mountImage(t, mountOptions{}, "--writable", image)
+	m.expect(childDied...)
+	f := hold(t, m.path("a", "image"), os.O_RDWR)
+	if _, err := f.WriteAt(random(81, mib), 0); err != nil {
+		t.Fatal(err)
+	}
+	m.read("a", "checksum")
+	syscall.Kill(children(t, m.daemon.Pid)[0], syscall.SIGKILL)
+	awaitImage(t, m, "a")
+	same(t, "checksum", m.read("a", "checksum"), newOracle([]byte(m.read("a", "image"))).checksum())
+	f.Close()
+	m.unmount()
+	raw := d.path("after.raw")
+	output(t, "qemu-img", "convert", "-f", "qcow2", "-O", "raw", image, raw)
+	same(t, "a new sum", output(t, program, "sum", image), newOracle([]byte(readFile(t, raw))).sum()+"  "+image+"\n")
+}
+
+// However the daemon ends, its children end too, and no socket is left.
+func TestChild_ends_with_the_daemon(t *testing.T) {
+	t.Parallel()
+	needNBD(t)
+	d := newDisk(t)
+	a, b := d.convert(t, "a.qcow2", "qcow2"), d.convert(t, "b.vmdk", "vmdk")
+	for _, row := range []struct {
+		name       string
+		background bool
+		end        func(m *mounted)
+		left       int // directories, for the next to remove
+	}{
+		{"unmounted", false, (*mounted).unmount, 0},
+		{"unmounted, in the background", true, (*mounted).unmount, 0},
+		{"SIGTERM", false, func(m *mounted) { m.signal(syscall.SIGTERM); m.waitEnd() }, 0},
+		{"SIGKILL", false, (*mounted).kill, 2},
+		{"SIGKILL, in the background", true, (*mounted).kill, 2},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m, sockets := mountImage(t, mountOptions{background: row.background}, "--writable", a, b)
+			m.read("a", "checksum")
+			pids := children(t, m.daemon.Pid)
+			if len(pids) != 2 {
+				t.Fatalf("children %v", pids)
+			}
+			for _, dir := range list(t, sockets, "*") {
+				if info, err := os.Stat(dir); err != nil || info.Mode() != os.ModeDir|0o700 {
+					t.Errorf("%s: %v, %v", dir, info.Mode(), err)
+				}
+			}
+			row.end(m)
+			for _, pid := range pids {
+				eventually(t, "the child has ended", func() bool { name, _ := processName(pid); return name != "qemu-nbd" })
+			}
+			if left := list(t, sockets, "*"); len(left) != row.left {
+				t.Errorf("left of sockets: %q", left)
+			}
+			for _, path := range list(t, sockets, "*/*") {
+				if info, err := os.Stat(path); err == nil {
+					t.Errorf("left: %s, %v", path, info.Mode())
+				}
+			}
+			r := call{argv: []string{program, "sum", a}, env: []string{"XDG_RUNTIME_DIR=" + sockets}}.run(t)
+			if r.Status != 0 || r.Stderr != "" || !strings.HasPrefix(r.Stdout, newOracle(d.data).sum()) {
+				t.Errorf("the next start: %+v", r)
+			}
+			if left := list(t, sockets, "*"); len(left) > 0 {
+				t.Errorf("left after the next start: %q", left)
+			}
+		})
+	}
+}
