@@ -236,7 +236,8 @@ func (j *job) hash(w *worker) {
 	j.kinds = make([]resultKind, n)
 	j.digests = make([]byte, n*j.im.digestSize)
 	bs := int64(j.im.spec.BlockSize)
-	if bs > pieceBytes {
+	buf := w.buffer(j.im)
+	if bs > int64(len(buf)) {
 		for b := j.lo; b < j.hi; b++ {
 			if !j.hashLong(w, b) {
 				j.kinds = nil
@@ -245,7 +246,7 @@ func (j *job) hash(w *worker) {
 		}
 		return
 	}
-	step := pieceBytes / bs
+	step := int64(len(buf)) / bs
 	for b := j.lo; b < j.hi; b += step {
 		if j.stop.Load() {
 			j.kinds = nil
@@ -292,13 +293,13 @@ func (im *Image) scanAt(p []byte, off int64) (int, error) {
 func (j *job) hashPiece(w *worker, lo, hi int64) {
 	bs := int64(j.im.spec.BlockSize)
 	off := lo * bs
-	p := w.buf[:min(hi*bs, j.size)-off]
+	p := w.buffer(j.im)[:min(hi*bs, j.size)-off]
 	if j.readFull(w, p, off) == nil {
 		j.hashBlocks(w, lo, p)
 		return
 	}
 	for b := lo; b < hi && !j.stop.Load(); b++ {
-		p := w.buf[:min(bs, j.size-b*bs)]
+		p := w.buffer(j.im)[:min(bs, j.size-b*bs)]
 		if err := j.readFull(w, p, b*bs); err != nil {
 			j.fail(b, err)
 		} else {
@@ -351,7 +352,8 @@ func (j *job) hashLong(w *worker, b int64) bool {
 		if j.stop.Load() {
 			return false
 		}
-		p := w.buf[:min(pieceBytes, end-at)]
+		p := w.buffer(j.im)
+		p = p[:min(int64(len(p)), end-at)]
 		if err := j.readFull(w, p, at); err != nil {
 			j.fail(b, err)
 			return true

@@ -158,7 +158,8 @@ func (r *plainReader) zeros(ctx context.Context, n int64) error {
 // data reads and adds n bytes.
 func (r *plainReader) data(ctx context.Context, n int64) error {
 	for n > 0 {
-		p := r.worker.buf[:min(n, pieceBytes)]
+		p := r.worker.buffer(r.im)
+		p = p[:min(n, int64(len(p)))]
 		if got, err := r.im.scanAt(p, r.off); got < len(p) {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF

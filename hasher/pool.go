@@ -13,6 +13,10 @@ const (
 	// that the bytes are still in a core's own cache when they are hashed.
 	pieceBytes = 256 << 10
 
+	// remotePieceBytes is the same for a remote source, where each request
+	// wakes a few threads, here and at the server.
+	remotePieceBytes = 1 << 20
+
 	// jobBytes is what a job covers, so that the price of a job (locks, a
 	// look at the stamp, a wake-up) is paid once for some pieces.
 	jobBytes = 4 << 20
@@ -63,7 +67,7 @@ type Pool struct {
 type worker struct {
 	pool    *Pool
 	active  bool   // it is counted in the pool's active
-	buf     []byte // pieceBytes
+	buf     []byte // pieceBytes; remotePieceBytes once one was read from afar
 	hashers map[Spec]*BlockHasher
 }
 
@@ -147,7 +151,8 @@ func (p *Pool) wakeLocked() {
 }
 
 func (p *Pool) work() {
-	// The thread ends with the goroutine, since it is never unlocked.
+	// The thread ends with the goroutine, since it is never unlocked. It keeps
+	// its buffer in its core's cache, which a goroutine on the move does not.
 	runtime.LockOSThread()
 	if p.nice {
 		// Without the right to be nice the work is done all the same.
@@ -227,6 +232,18 @@ func (w *worker) enter() {
 	w.active = true
 	p.active++
 	p.wakeLocked()
+}
+
+// buffer returns the worker's buffer for pieces of an image.
+func (w *worker) buffer(im *Image) []byte {
+	size := pieceBytes
+	if im.remote {
+		size = remotePieceBytes
+	}
+	if len(w.buf) < size {
+		w.buf = make([]byte, size)
+	}
+	return w.buf[:size]
 }
 
 // hasher returns the worker's own hasher of blocks.
