@@ -52,17 +52,6 @@ func (f *front) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.
 	return res, f.count(opRead, status)
 }
 
-// Write makes what it wrote durable where the file was opened with O_SYNC or
-// O_DSYNC, or the write itself asks for it (RWF_DSYNC). The kernel leaves that
-// to us, and go-fuse does not tell its nodes.
-func (f *front) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
-	n, status := f.RawFileSystem.Write(cancel, in, data)
-	if status.Ok() && in.Flags&unix.O_DSYNC != 0 { // O_SYNC has that bit too
-		status = f.RawFileSystem.Fsync(cancel, &fuse.FsyncIn{InHeader: in.InHeader, Fh: in.Fh})
-	}
-	return n, f.count(opWrite, status)
-}
-
 // Writev is what go-fuse calls first. Where that answers ENOSYS, Write comes
 // next.
 func (f *front) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
@@ -70,7 +59,22 @@ func (f *front) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) 
 	if status == fuse.ENOSYS {
 		return n, status
 	}
-	return n, f.count(opWrite, status)
+	return n, f.count(opWrite, f.durable(cancel, in, status))
+}
+
+func (f *front) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	n, status := f.RawFileSystem.Write(cancel, in, data)
+	return n, f.count(opWrite, f.durable(cancel, in, status))
+}
+
+// durable flushes after a write that went well where the file was opened with
+// O_SYNC or O_DSYNC, or the write itself asks for it (RWF_DSYNC). The kernel
+// leaves that to us, and go-fuse does not tell its nodes.
+func (f *front) durable(cancel <-chan struct{}, in *fuse.WriteIn, status fuse.Status) fuse.Status {
+	if !status.Ok() || in.Flags&unix.O_DSYNC == 0 { // O_SYNC has that bit too
+		return status
+	}
+	return f.RawFileSystem.Fsync(cancel, &fuse.FsyncIn{InHeader: in.InHeader, Fh: in.Fh})
 }
 
 func (f *front) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
