@@ -98,6 +98,12 @@ func TestFault_flush(t *testing.T) {
 	_, err = view.ReadAt(make([]byte, 90), 0)
 	wantErrno(t, "a view of before", err, unix.ESTALE)
 	d.checkHere("after the failure")
+	// A synchronous write is a flush too.
+	_, err = unix.Pwrite(int(d.open(os.O_WRONLY|unix.O_DSYNC).Fd()), random(71, mib/2), 3*mib)
+	wantErrno(t, "write by O_DSYNC", err, unix.ENOSPC)
+	_, err = unix.Pwritev2(int(f.Fd()), [][]byte{random(72, mib/2)}, 3*mib+mib/2, unix.RWF_DSYNC)
+	wantErrno(t, "write by RWF_DSYNC", err, unix.ENOSPC)
+	d.checkHere("after more failures")
 
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
