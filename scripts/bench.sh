@@ -13,6 +13,7 @@ bench_tools=(
   b3sum:b3sum
   qemu-nbd:qemu-utils
   nbdcopy:libnbd-bin
+  nbdkit:nbdkit
   fio:fio
   /usr/bin/time:time # the shell's own does not measure memory
 )

@@ -1,5 +1,7 @@
 package main
 
+import "context"
+
 // allExperiments returns the experiments in the order of the table, which is
 // also that in which they are made. Those that write to a file come after those
 // that read it, and what empties the page cache comes last: a file that is read
@@ -17,6 +19,12 @@ func allExperiments() []*experiment {
 		bracketExperiment(),
 		workersExperiment(),
 		memoryExperiment(),
+		exportExperiment("qemu-nbd", func(l *lab, ctx context.Context, path string) (*nbdServer, error) {
+			return l.qemuServer(ctx, "raw", path)
+		}),
+		exportExperiment("nbdkit", (*lab).nbdkitServer),
+		exportedHoleExperiment(),
+		qcow2Experiment(),
 		freshChecksumExperiment(),
 		freshDigestsExperiment(),
 		againExperiment(),

@@ -12,6 +12,8 @@ import (
 // tools are the peers, and what else measures. Those that are not there are "".
 type tools struct {
 	openssl, b3sum, cat, fio, time string
+	qemuNBD, qemuImg, nbdkit       string
+	plainNBDCopy                   string // any
 	nbdcopy                        string // with --blkhash
 	nbdcopyMissing                 string // why there is none
 }
@@ -31,6 +33,7 @@ func findTools(ctx context.Context, nbdcopy string) tools {
 	}
 	t := tools{
 		openssl: find("openssl"), b3sum: find("b3sum"), cat: find("cat"), fio: find("fio"),
+		qemuNBD: find("qemu-nbd"), qemuImg: find("qemu-img"), nbdkit: find("nbdkit"), plainNBDCopy: find("nbdcopy"),
 		time: find("/usr/bin/time"), // the shell's own does not measure memory
 	}
 	if nbdcopy == "" {
@@ -62,7 +65,7 @@ func (l *lab) versions(ctx context.Context) []string {
 	var lines []string
 	for _, c := range [][]string{
 		{l.hashfs, "--version"}, {l.tools.openssl, "version"}, {l.tools.b3sum, "--version"},
-		{l.tools.nbdcopy, "--version"}, {l.tools.fio, "--version"}, {l.tools.cat, "--version"},
+		{l.tools.nbdcopy, "--version"}, {l.tools.plainNBDCopy, "--version"}, {l.tools.qemuNBD, "--version"}, {l.tools.nbdkit, "--version"}, {l.tools.fio, "--version"}, {l.tools.cat, "--version"},
 	} {
 		if c[0] == "" {
 			continue
