@@ -294,8 +294,17 @@ func (j *job) hashPiece(w *worker, lo, hi int64) {
 	bs := int64(j.im.spec.BlockSize)
 	off := lo * bs
 	p := w.buffer(j.im)[:min(hi*bs, j.size)-off]
-	if j.readFull(w, p, off) == nil {
+	err := j.readFull(w, p, off)
+	if err == nil {
 		j.hashBlocks(w, lo, p)
+		return
+	}
+	if errors.Is(err, ErrUnavailable) {
+		for b := lo; b < hi; b++ {
+			j.kinds[b-j.lo] = resultFailed
+		}
+		j.err = err
+		j.im.noteFailure(&ReadError{off, int64(len(p)), err})
 		return
 	}
 	for b := lo; b < hi && !j.stop.Load(); b++ {

@@ -134,6 +134,10 @@ var (
 	// ErrUnknownOutcome: a write may have been done, or may be done yet.
 	ErrUnknownOutcome = errors.New("it is not known whether the write was done")
 
+	// ErrUnavailable: the source as a whole cannot be reached now, so that
+	// there is no point in asking for other bytes.
+	ErrUnavailable = errors.New("the source cannot be reached")
+
 	// ErrReadOnly: the image was not opened for writing.
 	ErrReadOnly = errors.New("image is read-only")
 )

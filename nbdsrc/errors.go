@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"hashfs/hasher"
 )
 
 // Errors to be tested with errors.Is.
@@ -89,7 +91,7 @@ func (e *lostError) Error() string { return fmt.Sprintf("%v: %v", ErrLost, e.cau
 
 // Unwrap leaves the cause out: its number is about the connection, and would
 // be taken for the image's.
-func (e *lostError) Unwrap() error { return ErrLost }
+func (e *lostError) Unwrap() []error { return []error{ErrLost, hasher.ErrUnavailable} }
 
 // isSent reports whether err is of a request that the server may have seen and
 // did not answer.
