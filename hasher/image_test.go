@@ -377,6 +377,73 @@ func TestImage_outsideChangeAfterOwnWrite(t *testing.T) {
 	}
 }
 
+// slowLook is a source at which a write comes to its end between the look at
+// its stamp and the use of what was seen.
+type slowLook struct {
+	*memSource
+	after func() // called once
+}
+
+func (s *slowLook) Stamp() (Stamp, error) {
+	stamp, err := s.memSource.Stamp()
+	if f := s.after; f != nil {
+		s.after = nil
+		f()
+	}
+	return stamp, err
+}
+
+// A stamp that was seen before a write of our own had done its work is not
+// taken for the one after it: with the next look the write would be taken for
+// somebody else's, and views for stale.
+func TestImage_lookWithinAWrite(t *testing.T) {
+	ctx := context.Background()
+	src := &slowLook{memSource: newMemSource(320)}
+	im := newTestImage(t, src, mustSpec(t, "md5/32"), 1<<20)
+	view := openView(t, im)
+	before, err := view.Checksum(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	looking, ended := make(chan struct{}), make(chan error, 1)
+	src.memSource.park = func(where string) {
+		if where == "write" {
+			src.memSource.park = func(string) {}
+			<-looking // holds up the write before its first byte
+		}
+	}
+	go func() {
+		_, err := im.WriteAt(ctx, []byte("ours"), 0)
+		ended <- err
+	}()
+	for writing := false; !writing; time.Sleep(time.Millisecond) {
+		im.mu.Lock()
+		writing = im.writes > 0
+		im.mu.Unlock()
+	}
+	src.after = func() {
+		time.Sleep(2 * modelTick)
+		close(looking)
+		for writing := true; writing; time.Sleep(time.Millisecond) {
+			im.mu.Lock()
+			writing = im.writes > 0
+			im.mu.Unlock()
+		}
+	}
+	if _, err := im.Refresh(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := view.Checksum(ctx); err != nil || !bytes.Equal(sum, before) {
+		t.Errorf("a view of before the write: %x, %v; want %x", sum, err, before)
+	}
+	if s := im.Status(); s.BlockCounts.Unknown == s.BlockCounts.Total {
+		t.Error("everything was forgotten over a write of our own")
+	}
+}
+
 // hang is a source whose reads wait until they are let go.
 type hang struct {
 	*memSource

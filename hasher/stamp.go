@@ -52,7 +52,7 @@ func (im *Image) check() error {
 	im.checking.Lock()
 	defer im.checking.Unlock()
 	im.mu.Lock()
-	seq, now := im.writeSeq, time.Now()
+	seq, idle, now := im.writeSeq, im.writes == 0, time.Now()
 	im.mu.Unlock()
 	s, err := im.stamped.Stamp()
 	if err != nil {
@@ -62,7 +62,9 @@ func (im *Image) check() error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	im.looked = now
-	still := im.writes == 0 && im.writeSeq == seq
+	// A write that was under way at the look may have moved the stamp after it,
+	// and have ended by now: what was seen then is not yet of its doing.
+	still := idle && im.writes == 0 && im.writeSeq == seq
 	if !s.sameImage(im.stamp) || still && s != im.stamp && !im.adoptLocked(s) {
 		im.forgetLocked(s, "changed from outside")
 	}
