@@ -10,30 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// loopDevice attaches a file to a loop device, until the end of the test.
-func loopDevice(t testing.TB, backing string, args ...string) string {
+// loopDevice returns a loop device of a file, which is detached with the test.
+func loopDevice(t testing.TB, file string, options ...string) string {
 	t.Helper()
-	needRoot(t)
-	need(t, "losetup")
-	argv := append(append([]string{"losetup", "--show", "--find"}, args...), backing)
-	var r result
-	for range 20 {
-		// Another process may take the free device that was found.
-		if r = run(t, argv...); r.Status == 0 || !strings.Contains(r.Stderr, "busy") {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	if r.Status != 0 || r.Stderr != "" {
-		t.Fatalf("%q: %+v", argv, r)
-	}
-	device := strings.TrimSpace(r.Stdout)
-	t.Cleanup(func() { output(t, "losetup", "--detach", device) })
+	device, _ := attachLoop(t, file, options...)
 	return device
 }
 
@@ -161,31 +143,26 @@ func TestDevice_filesystem(t *testing.T) {
 	path := filepath.Join(scratch(t), "backing")
 	writeSparse(t, path, 24*mib)
 	m := mount(t, "--writable", "x="+loopDevice(t, path))
-	dir := scratch(t)
-	t.Run("mounted", func(t *testing.T) {
-		// Its cleanups, which need the mount, are over before the mount is.
-		inner := loopDevice(t, m.path("x", "image"))
-		output(t, "mkfs.ext4", "-q", inner)
-		output(t, "mount", "-t", "ext4", inner, dir)
-		defer func() {
-			if err := unix.Unmount(dir, 0); err != nil {
-				t.Error(err)
-			}
-		}()
-		for i := range 20 {
-			writeImage(t, filepath.Join(dir, fmt.Sprint(i)), random(uint64(i), 200*kib))
-			m.read("x", "checksum")
-		}
-		for i := range 10 {
-			if err := os.Remove(filepath.Join(dir, fmt.Sprint(2*i))); err != nil {
-				t.Fatal(err)
-			}
-		}
-		output(t, "sync", "-f", dir)
+	inner, detach := attachLoop(t, m.path("x", "image"))
+	output(t, "mkfs.ext4", "-q", inner)
+	dir, unmount := mountDevice(t, "rw", inner)
+	for i := range 20 {
+		writeImage(t, filepath.Join(dir, fmt.Sprint(i)), random(uint64(i), 200*kib))
 		m.read("x", "checksum")
-	})
+	}
+	for i := range 10 {
+		if err := os.Remove(filepath.Join(dir, fmt.Sprint(2*i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	output(t, "sync", "-f", dir)
+	m.read("x", "checksum")
+	unmount()
+	detach()
 	sum := m.read("x", "checksum")
 	m.unmount()
 	same(t, "checksum", sum, newOracle([]byte(readFile(t, path))).checksum())
-	output(t, "sh", "-c", `e2fsck -fn "$0" 2>/dev/null`, path)
+	if r := run(t, "e2fsck", "-f", "-n", path); r.Status != 0 {
+		t.Errorf("e2fsck: %+v", r)
+	}
 }

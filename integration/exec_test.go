@@ -109,6 +109,10 @@ var packages = map[string]string{
 	"mkfs.ext4": "e2fsprogs", "fsck.ext4": "e2fsprogs", "chattr": "e2fsprogs",
 	"mkfs.xfs": "xfsprogs", "xfs_io": "xfsprogs",
 	"nbdinfo": "libnbd-bin", "nbdcopy": "libnbd-bin",
+	"mke2fs": "e2fsprogs", "e2fsck": "e2fsprogs", "debugfs": "e2fsprogs",
+	"certtool": "gnutls-bin", "psktool": "gnutls-bin",
+	"qemu-system-x86_64": "qemu-system-x86", "dpkg-deb": "dpkg", "apt-get": "apt", "apt-cache": "apt",
+	"depmod": "kmod", "modprobe": "kmod", "ldd": "libc-bin",
 	"qemu-img": "qemu-utils", "qemu-io": "qemu-utils", "qemu-nbd": "qemu-utils",
 	"script": "bsdutils", "setfacl": "acl", "dmsetup": "dmsetup",
 }

@@ -34,6 +34,7 @@ test_tools=(
   qemu-img:qemu-utils
   qemu-io:qemu-utils
   qemu-nbd:qemu-utils
+  qemu-system-x86_64:qemu-system-x86
   nbdkit:nbdkit
   nbdinfo:libnbd-bin
   nbdcopy:libnbd-bin
@@ -50,6 +51,9 @@ test_tools=(
   nsenter:util-linux
   flock:util-linux
   modprobe:kmod
+  depmod:kmod
+  e2fsck:e2fsprogs
+  debugfs:e2fsprogs
 )
 
 say() { printf '%s\n' "$*"; }
