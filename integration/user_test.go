@@ -25,7 +25,7 @@ func inPrivate(t testing.TB, setup string, argv ...string) []string {
 	need(t, "unshare", "nsenter", "setpriv", "mount", "umount", "awk")
 	// A copy of another test's mount would keep that alive.
 	script := `set -e
-for m in $(awk -v b="` + base + `/" 'index($5, b) == 1 { print $5 }' /proc/self/mountinfo); do umount -l -c "$m"; done
+for m in $(awk '/ - fuse.hashfs / { print $5 }' /proc/self/mountinfo); do umount -l -c "$(printf %b "$m")" || true; done
 mount -t tmpfs -o mode=755,dev none "$0"
 ` + strings.ReplaceAll(setup, "DIR", `"$0"`) + `
 exec "$@"`
