@@ -36,6 +36,10 @@ const (
 	killTimeout  = 5 * time.Second
 
 	maxLine = 4096 // bytes kept of a line of the child's
+
+	// ownWarning is what QEMU says of backing=, for which --image-opts has no
+	// other word. It may be read only after the child is ready.
+	ownWarning = `warning: Use of "backing": "" is deprecated`
 )
 
 // ErrNotInstalled: there is no qemu-nbd on this system.
@@ -161,7 +165,7 @@ func (ch *child) readLines(r io.ReadCloser) {
 	for {
 		p, long, err := b.ReadLine()
 		if line := ch.plan.explain(strings.TrimSpace(string(p))); line != "" {
-			if ch.ready.Load() {
+			if ch.ready.Load() && !strings.HasPrefix(line, ownWarning) {
 				ch.log.Warn("qemu-nbd says", "message", line)
 			}
 			if !strings.HasPrefix(line, "warning: ") {
