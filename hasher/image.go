@@ -268,7 +268,7 @@ func (im *Image) Geometry() Geometry {
 // Refresh looks whether the source was changed from outside, and returns the
 // geometry. It never reads or hashes data.
 func (im *Image) Refresh(ctx context.Context) (Geometry, error) {
-	if err := im.check(); err != nil {
+	if err := im.look(ctx); err != nil {
 		return Geometry{}, err
 	}
 	im.mu.Lock()

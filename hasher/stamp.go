@@ -74,6 +74,16 @@ func (im *Image) check() error {
 	return nil
 }
 
+// look is check for somebody who may leave: a remote source can keep a check
+// waiting, and those behind it.
+func (im *Image) look(ctx context.Context) error {
+	if !im.remote {
+		return im.check()
+	}
+	_, err := await(ctx, func() (struct{}, error) { return struct{}{}, im.check() })
+	return err
+}
+
 // noteReplaced says once that the source's name does not lead to it any more.
 func (im *Image) noteReplaced() {
 	if im.named != nil && im.named.Replaced() && !im.warned.Swap(true) {
@@ -84,7 +94,7 @@ func (im *Image) noteReplaced() {
 // settle returns once the stamp is one that every later change would alter.
 func (im *Image) settle(ctx context.Context) error {
 	for range settleTries {
-		if err := im.check(); err != nil {
+		if err := im.look(ctx); err != nil {
 			return err
 		}
 		im.mu.Lock()
@@ -104,7 +114,7 @@ func (im *Image) settle(ctx context.Context) error {
 			return err
 		}
 		// The second look: equal to the first, and old by now.
-		if err := im.check(); err != nil {
+		if err := im.look(ctx); err != nil {
 			return err
 		}
 		im.mu.Lock()
@@ -183,14 +193,14 @@ const ownWindow = 2 * time.Millisecond
 
 // checkBeforeWrite is check, where the last look is not quite recent. After
 // the write a change from outside could not be told from our own.
-func (im *Image) checkBeforeWrite() error {
+func (im *Image) checkBeforeWrite(ctx context.Context) error {
 	im.mu.Lock()
 	recent := time.Since(im.looked) < ownWindow && im.settled
 	im.mu.Unlock()
 	if recent {
 		return nil
 	}
-	return im.check()
+	return im.look(ctx)
 }
 
 // beginWriteLocked and endWrite bracket the I/O of a mutation, so that the

@@ -142,7 +142,7 @@ func (v *View) show(ctx context.Context, f func(*moment) error) error {
 		err = f(m)
 		if err == nil || errors.Is(err, errOutside) {
 			// The last look before the answer goes out.
-			if err = v.im.check(); err == nil {
+			if err = v.im.look(ctx); err == nil {
 				err = v.handOut(m)
 			}
 		}
