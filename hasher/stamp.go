@@ -187,8 +187,8 @@ func (im *Image) forgetLocked(s Stamp, why string) {
 // ownWindow is how long a stamp is taken for the present one by writes of our
 // own, which would otherwise ask for it twice each. It is less than the tick
 // of most kernels' file times, within which a stamp shows no change anyway. A
-// change by a writer who ignores our lock, that falls between two of our
-// writes so close to each other, is not seen.
+// change by a writer who ignores our lock, that falls between a look and a write
+// of ours so shortly after it, is taken for a part of the write.
 const ownWindow = 2 * time.Millisecond
 
 // checkBeforeWrite is check, where the last look is not quite recent. After
