@@ -96,7 +96,6 @@ type child struct {
 	cmd    *exec.Cmd
 	stderr bytes.Buffer
 	ended  chan struct{}
-	killed bool
 }
 
 func newModelRun(t *testing.T, p *plan, flags []string) *modelRun {
@@ -199,7 +198,6 @@ func (r *modelRun) publish() {
 func (r *modelRun) killReader() {
 	i := r.rng.IntN(len(r.readers))
 	c := r.readers[i]
-	c.killed = true
 	s := []syscall.Signal{syscall.SIGKILL, syscall.SIGINT}[r.rng.IntN(2)]
 	c.cmd.Process.Signal(s)
 	select {
@@ -228,7 +226,8 @@ func (r *modelRun) lookAfter() {
 	for _, c := range append(r.writers, r.readers...) {
 		select {
 		case <-c.ended:
-			if r.report(c); !r.t.Failed() {
+			r.report(c)
+			if !r.t.Failed() {
 				r.t.Errorf("%q has ended", c.cmd.Env[len(c.cmd.Env)-2:])
 			}
 		default:
@@ -238,8 +237,9 @@ func (r *modelRun) lookAfter() {
 
 // report fails the test when a process that has ended had found something.
 func (r *modelRun) report(c *child) {
-	if c.stderr.Len() > 0 && !(c.killed && bytes.HasPrefix(c.stderr.Bytes(), []byte("signal:"))) {
+	if c.stderr.Len() > 0 {
 		r.t.Error(c.stderr.String())
+		c.stderr.Reset()
 	}
 }
 

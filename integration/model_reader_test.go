@@ -43,7 +43,7 @@ func runModelReader(p *plan, number int) error {
 		case err == nil:
 		case errors.Is(err, unix.ESTALE) && r.Stale:
 			r.stale.Add(1)
-		case died(err) && r.ready.Load() != mount:
+		case r.died(err, mount) && r.ready.Load() != mount:
 		default:
 			return err
 		}

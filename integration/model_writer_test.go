@@ -68,7 +68,7 @@ func (w *modelWriter) persist(o op) error {
 			return err
 		}
 		err := w.do(o)
-		if !died(err) {
+		if !w.died(err, w.mount) {
 			if err == nil {
 				w.writers[w.number].mount.Store(w.mount)
 			}
@@ -94,7 +94,7 @@ func (w *modelWriter) come() error {
 		flags |= unix.O_DIRECT
 	}
 	f, err := os.OpenFile(filepath.Join(w.Mount, "disk", "image"), flags, 0)
-	if died(err) {
+	if w.died(err, now) {
 		w.file = nil
 		time.Sleep(time.Millisecond)
 		if w.stop.Load() != 0 {
@@ -136,14 +136,16 @@ func (w *modelWriter) between() error {
 	case 4:
 		err = w.file.Sync()
 	}
-	if died(err) {
+	if w.died(err, w.mount) {
 		return nil // the next op finds out
 	}
 	return err
 }
 
 // died reports whether an error is what clients see of a daemon that was
-// killed, and of the mount point before and after.
-func died(err error) bool {
-	return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ENOENT)
+// killed: of the mount of that number, or of the mount point before the next.
+// The kernel gives EIO for a request that the daemon was just taking.
+func (b *board) died(err error, mount uint64) bool {
+	return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ENOENT) ||
+		errors.Is(err, unix.EIO) && b.ready.Load() != mount
 }
