@@ -75,13 +75,11 @@ type Image struct {
 	table    *blockcache.Table
 	modTime  time.Time
 	stamp    Stamp
-	settled  bool      // a change after the stamp would show in it
-	era      uint64    // moves when everything was forgotten
-	resizes  uint64    // moves with each change of size
-	writes   int       // mutations doing their I/O
-	writeSeq uint64    // counts them
-	looked   time.Time // when the stamp was last asked for
-	owed     time.Time // when the last write ended that the stamp does not tell of; zero: none
+	settled  bool   // a change after the stamp would show in it
+	era      uint64 // moves when everything was forgotten
+	resizes  uint64 // moves with each change of size
+	writes   int    // mutations doing their I/O
+	writeSeq uint64 // counts them
 
 	generation  uint64 // moves with every change
 	moments     []*moment

@@ -325,10 +325,8 @@ func (a *actor) write() {
 	if a.cfg.outside && a.rng.IntN(2) == 0 {
 		leave := a.exclude(true)
 		defer leave()
-		// Within a tick after one of our own writes, or shortly before the
-		// next one (see ownWindow), is not promised either.
+		// Within a tick of one of our own writes is not promised either.
 		time.Sleep(2 * modelTick)
-		defer time.Sleep(ownWindow)
 		a.src.change(p, off)
 		for a.rng.IntN(2) == 0 {
 			// The same stamp again, if the clock stands still.

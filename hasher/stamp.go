@@ -52,7 +52,7 @@ func (im *Image) check() error {
 	im.checking.Lock()
 	defer im.checking.Unlock()
 	im.mu.Lock()
-	seq, idle, now := im.writeSeq, im.writes == 0, time.Now()
+	seq, idle := im.writeSeq, im.writes == 0
 	im.mu.Unlock()
 	s, err := im.stamped.Stamp()
 	if err != nil {
@@ -61,15 +61,11 @@ func (im *Image) check() error {
 	im.noteReplaced()
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	im.looked = now
 	// A write that was under way at the look may have moved the stamp after it,
 	// and have ended by now: what was seen then is not yet of its doing.
 	still := idle && im.writes == 0 && im.writeSeq == seq
-	if !s.sameImage(im.stamp) || still && s != im.stamp && !im.adoptLocked(s) {
+	if !s.sameImage(im.stamp) || still && s != im.stamp {
 		im.forgetLocked(s, "changed from outside")
-	}
-	if still {
-		im.owed = time.Time{}
 	}
 	return nil
 }
@@ -184,25 +180,6 @@ func (im *Image) forgetLocked(s Stamp, why string) {
 	im.log.Info("digests are forgotten", "reason", why, "size", im.size)
 }
 
-// ownWindow is how long a stamp is taken for the present one by writes of our
-// own, which would otherwise ask for it twice each. It is less than the tick
-// of most kernels' file times, within which a stamp shows no change anyway. A
-// change by a writer who ignores our lock, that falls between a look and a write
-// of ours so shortly after it, is taken for a part of the write.
-const ownWindow = 2 * time.Millisecond
-
-// checkBeforeWrite is check, where the last look is not quite recent. After
-// the write a change from outside could not be told from our own.
-func (im *Image) checkBeforeWrite(ctx context.Context) error {
-	im.mu.Lock()
-	recent := time.Since(im.looked) < ownWindow && im.settled
-	im.mu.Unlock()
-	if recent {
-		return nil
-	}
-	return im.look(ctx)
-}
-
 // beginWriteLocked and endWrite bracket the I/O of a mutation, so that the
 // change of the stamp that it makes is known to be our own.
 func (im *Image) beginWriteLocked() {
@@ -210,38 +187,30 @@ func (im *Image) beginWriteLocked() {
 	im.writeSeq++
 }
 
-// endWrite takes a new stamp when the last of the writes under way ends, or
-// soon after that.
+// endWrite takes a new stamp when the last of the writes under way ends.
 func (im *Image) endWrite() {
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	im.modTime = time.Now()
-	im.writes--
-	if im.stamped == nil || im.writes > 0 {
-		return
-	}
-	due := im.owed.IsZero()
-	im.owed = im.modTime
-	if im.modTime.Sub(im.looked) >= ownWindow {
+	for im.writes == 1 && im.stamped != nil {
+		seq := im.writeSeq
 		im.mu.Unlock()
-		_ = im.check() // its error comes again with the next look
+		s, err := im.stamped.Stamp()
+		im.noteReplaced()
 		im.mu.Lock()
-	} else if due {
-		time.AfterFunc(ownWindow, func() { _ = im.check() })
+		if im.writeSeq != seq {
+			continue // another write may have begun and ended meanwhile
+		}
+		if err == nil && s.Size == im.size && s.sameImage(im.stamp) {
+			// Nobody else writes under our lock, so the stamp is as good as
+			// an old one.
+			im.stamp, im.settled = s, true
+			break
+		}
+		im.forgetLocked(s, "changed while it was written")
+		break
 	}
-}
-
-// adoptLocked takes a stamp that our own writes, the last of which ended at
-// owed, explain. It reports false if they do not: then the file was changed
-// after them, or is another.
-func (im *Image) adoptLocked(s Stamp) bool {
-	if im.owed.IsZero() || s.Size != im.size || !s.sameImage(im.stamp) || s.CTime > im.owed.UnixNano() {
-		return false
-	}
-	// Nobody else writes under our lock, so the stamp is as good as an old
-	// one.
-	im.stamp, im.settled = s, true
-	return true
+	im.writes--
+	im.modTime = time.Now()
 }
 
 // atEnd reports whether a read that came to off and ended with err is one
