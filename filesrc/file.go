@@ -49,6 +49,7 @@ type File struct {
 	nameMu   sync.Mutex
 	name     name
 	nameSeen time.Time // when that of a writable image was last looked up
+	links    uint64    // how many names its file had then
 }
 
 // A handle is one open file with the number of its users, the File itself

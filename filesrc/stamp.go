@@ -73,8 +73,9 @@ func (f *File) stampOf(st *unix.Stat_t) hasher.Stamp {
 	}
 }
 
-// nameInterval is how often the name of a writable image is looked up. Its
-// stamp is asked for with each write, and its file stays what it is.
+// nameInterval is how often the name of a writable image is looked up, if the
+// file has not lost a name. Its stamp is asked for with each write, and its file
+// stays what it is.
 const nameInterval = time.Second
 
 // writableStamp is the stamp of a writable image, which keeps its file. The
@@ -84,8 +85,8 @@ func (f *File) writableStamp(h *handle) (hasher.Stamp, error) {
 	if err != nil {
 		return hasher.Stamp{}, err
 	}
-	if now := time.Now(); now.Sub(f.nameSeen) >= nameInterval {
-		f.nameSeen = now
+	if now := time.Now(); now.Sub(f.nameSeen) >= nameInterval || uint64(st.Nlink) != f.links {
+		f.nameSeen, f.links = now, uint64(st.Nlink)
 		_, named, err := f.name.lookup()
 		if err != nil && !gone(err) {
 			return hasher.Stamp{}, fmt.Errorf("look up %s: %w", f.path, err)

@@ -161,8 +161,15 @@ func (j *job) publishLocked(b, end int64) {
 		}
 		at += n
 	}
-	if j.im.volatile {
-		return
+	for b < end && j.im.volatile {
+		// Only what failed is kept, for those who ask what is wrong.
+		k, n := j.kind(b, end-b)
+		if k == resultFailed {
+			j.im.table.SetFailed(b, n)
+		} else {
+			j.im.table.Invalidate(b, n)
+		}
+		b += n
 	}
 	for b < end {
 		doubtful, n := j.im.doubtful.has(b, end-b)
@@ -271,7 +278,7 @@ func (j *job) readFull(w *worker, p []byte, off int64) error {
 		w.enter()
 	}
 	j.read += int64(n)
-	if n == len(p) {
+	if n == len(p) || err == nil && broken(ruleFullReads) {
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {

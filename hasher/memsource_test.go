@@ -21,6 +21,8 @@ type memSource struct {
 	bad     map[int64]bool
 	failing bool // the next write stops half way
 	late    bool // the next write is done some time after it has failed
+	short   bool // the next read ends early, without an error
+	loses   bool // the next flush fails, and loses what was written somewhere
 	atOnce  bool // changes by somebody else are not torn
 	lates   sync.WaitGroup
 	pending map[*span]bool // late writes, in bytes, that are not superseded
@@ -116,6 +118,14 @@ func (m *memSource) ReadAt(p []byte, off int64) (int, error) {
 			n = max(0, int64(len(m.data))-at)
 			err = io.EOF
 		}
+		if m.short && n > 1 {
+			m.short = false
+			n /= 2
+			copy(p[at-off:at-off+n], m.data[at:])
+			got += int(n)
+			m.reads += n
+			return false
+		}
 		copy(p[at-off:at-off+n], m.data[min(at, int64(len(m.data))):])
 		got += int(n)
 		m.reads += n
@@ -128,7 +138,24 @@ func (m *memSource) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (m *memSource) Writable() bool { return true }
-func (m *memSource) Flush() error   { return nil }
+
+// Flush loses a write when it fails, as a disk with a cache of its own may.
+func (m *memSource) Flush() error {
+	m.park("flush")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.loses {
+		return nil
+	}
+	m.loses = false
+	n := min(16, int64(len(m.data)))
+	for i := range n {
+		m.data[i] ^= 0x55
+	}
+	m.unholeLocked(0, n)
+	m.written(0, n)
+	return syscall.EIO
+}
 
 func (m *memSource) WriteAt(p []byte, off int64) (int, error) {
 	m.mu.Lock()

@@ -173,7 +173,7 @@ func (m *model) tolerable(err error) bool {
 	case errors.Is(err, ErrUnknownOutcome):
 		return m.cfg.late
 	case errors.Is(err, ErrStale):
-		return m.cfg.outside || m.cfg.limit < 1<<20
+		return m.cfg.outside || m.cfg.faults || m.cfg.limit < 1<<20
 	case errors.Is(err, ErrBusy):
 		return m.cfg.outside
 	}
@@ -347,7 +347,13 @@ func (a *actor) write() {
 	a.writes = append(a.writes, w)
 	a.mu.Unlock()
 	var err error
-	switch a.rng.IntN(4) {
+	switch a.rng.IntN(5) {
+	case 4:
+		// What it loses when it fails is at the beginning of the image.
+		a.mu.Lock()
+		w.lo, w.hi = 0, (16+bs-1)/bs
+		a.mu.Unlock()
+		err = a.im.Flush(ctx)
 	case 0:
 		err = a.im.Zero(ctx, off, n, true)
 	case 1:
@@ -379,9 +385,13 @@ func (a *actor) breakSomething() {
 	}
 	a.src.mu.Lock()
 	defer a.src.mu.Unlock()
-	switch a.rng.IntN(3) {
+	switch a.rng.IntN(5) {
 	case 0:
 		a.src.failing = true
+	case 3:
+		a.src.short = true
+	case 4:
+		a.src.loses = true
 	case 1:
 		a.src.bad[a.rng.Int64N(int64(a.cfg.size/holeBlock)+1)] = true
 	default:
@@ -438,6 +448,7 @@ func (m *model) settled() error {
 	m.src.lates.Wait()
 	m.src.mu.Lock()
 	clear(m.src.bad)
+	m.src.short = false
 	m.src.mu.Unlock()
 	// A job that failed before, and that nobody waits for any more, may still
 	// be under way.

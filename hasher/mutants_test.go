@@ -25,6 +25,7 @@ var ruleNames = map[rule]string{
 	ruleExtentIsRead: "extent is read", ruleResumeBelow: "resume below", rulePublishBelow: "publish below",
 	ruleNewMoment: "new moment", ruleZeroAlone: "zero alone", rulePermanentFailure: "permanent failure",
 	ruleCheckStamp: "check stamp", ruleSettle: "settle", ruleAwaitWriters: "await writers",
+	ruleFullReads: "full reads", ruleDoubt: "doubt", ruleFlushForgets: "flush forgets",
 }
 
 // TestMutants breaks each rule in turn, and wants the scheduled model test to

@@ -78,7 +78,7 @@ func (im *Image) mutate(ctx context.Context, off, length int64, zeroes bool, wri
 // since a write of them may be done yet: what is read of them is not kept
 // until they are overwritten as a whole.
 func (im *Image) settleDoubtLocked(m *mutation, off, length int64, err error) {
-	if errors.Is(err, ErrUnknownOutcome) {
+	if errors.Is(err, ErrUnknownOutcome) && !broken(ruleDoubt) {
 		im.doubtful.add(span{m.lo, m.hi})
 	} else if err == nil && len(im.doubtful) > 0 {
 		im.doubtful.remove(im.wholeLocked(off, length))

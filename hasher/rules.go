@@ -26,5 +26,8 @@ const (
 	rulePermanentFailure      // an old block that cannot be read stays so in its views
 	ruleCheckStamp            // nothing is published when the source's stamp moved
 	ruleSettle                // a stamp is trusted only when it is old enough
+	ruleFullReads             // a read that came short is a failure
+	ruleDoubt                 // what a write of unknown outcome may change is not kept
+	ruleFlushForgets          // after a failed flush nothing is known
 	ruleAwaitWriters          // and when the write that moved it has ended
 )

@@ -100,9 +100,16 @@ func (im *Image) flush() error {
 	}
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	im.forgetLocked(im.stamp, "a flush failed")
+	if !broken(ruleFlushForgets) {
+		im.endMomentsLocked(errFlush)
+		im.forgetLocked(im.stamp, "a flush failed")
+	}
 	return fmt.Errorf("flush: %w", err)
 }
+
+// errFlush ends moments: what they were cannot be read any more, and a view
+// that nobody has read yet must not silently show another.
+var errFlush = fmt.Errorf("%w: a flush failed, and what is stored is not known", ErrStale)
 
 // Invalidate says that the bytes [off, off+length) may have been changed from
 // outside. Views that still need what they were become stale, as with a change
