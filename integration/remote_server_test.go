@@ -77,6 +77,22 @@ func (s *server) signal(sig syscall.Signal) {
 	}
 }
 
+// stall stops the server, and returns when none of its threads runs any more.
+func (s *server) stall() {
+	s.t.Helper()
+	s.signal(syscall.SIGSTOP)
+	eventually(s.t, "all threads of the server are stopped", func() bool {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.run.cmd.Process.Pid))
+		for _, path := range tasks {
+			stat, _ := os.ReadFile(path)
+			if !strings.Contains(string(stat), ") T ") {
+				return false
+			}
+		}
+		return len(tasks) > 0
+	})
+}
+
 // uri is that of the default export.
 func (s *server) uri() string { return s.export("") }
 
