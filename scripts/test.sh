@@ -35,6 +35,10 @@ rest=$("$go" list ./... | grep -v -e '/hasher$' -e '/integration$')
 stage "formatting, go vet, scripts, man pages" scripts/lint.sh
 # shellcheck disable=SC2086 # lists of words
 stage "unit tests" "$go" test $race -timeout 10m $rest
+if [ -n "$race" ]; then
+  stage "the binding of libnbd, under the address sanitizer, for C's memory" \
+    "$go" test -asan -timeout 10m ./nbdsrc
+fi
 # shellcheck disable=SC2086
 stage "digests, with the model test" "$go" test $race -timeout 10m ./hasher -model.time "$model_time"
 stage "the rules of digests, each broken in turn: the model test must notice" \

@@ -76,6 +76,9 @@ func (o *openImages) add(p *mountPlan, s source.Source, src *openSource, log *sl
 	if src.keep {
 		mode = "keep"
 	}
+	if s.Format == "nbd" {
+		log = log.With("export", s.Location)
+	}
 	im, err := hasher.New(src.Source, hasher.Options{
 		Spec: spec, Cache: o.cache, Pool: o.pool, Log: log, Name: s.Name, Volatile: !src.keep,
 	})

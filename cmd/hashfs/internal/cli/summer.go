@@ -16,6 +16,7 @@ import (
 	"hashfs/cmd/hashfs/internal/source"
 	"hashfs/cmd/hashfs/internal/sumlist"
 	"hashfs/hasher"
+	"hashfs/nbdsrc"
 )
 
 // A summer makes digests, one source after another.
@@ -193,7 +194,8 @@ const sumCache = 8 << 20
 
 // openError shortens the commonest error to what sha256sum says.
 func openError(path string, err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
+	// A file that is there can lack another, such as its backing file.
+	if _, statErr := os.Lstat(path); errors.Is(err, fs.ErrNotExist) && errors.Is(statErr, fs.ErrNotExist) && !nbdsrc.IsURI(path) {
 		return fmt.Errorf("%s: %w", path, unix.ENOENT)
 	}
 	return err
