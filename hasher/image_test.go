@@ -553,6 +553,43 @@ func TestImage_volatileKeepsNothingForLaterViews(t *testing.T) {
 	}
 }
 
+// Blocks that failed and are a hole by now are no longer listed as bad.
+func TestImage_volatileForgetsFailedBlocksOfHoles(t *testing.T) {
+	ctx := context.Background()
+	spec := mustSpec(t, "md5/32")
+	src := newMemSource(320)
+	pool := NewPool(1, false)
+	defer pool.Close()
+	im, err := New(unstamped{src, src, src, src}, Options{Spec: spec, Cache: blockcache.New(1 << 20), Pool: pool, Volatile: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	src.mu.Lock()
+	src.bad = map[int64]bool{3: true}
+	clear(src.hole)
+	src.mu.Unlock()
+	if sum, err := openView(t, im).Checksum(ctx); err == nil {
+		t.Fatalf("a checksum of what cannot be read: %x", sum)
+	}
+	if s := im.Status(); len(s.Bad) == 0 {
+		t.Fatalf("nothing is bad: %+v", s.BlockCounts)
+	}
+	src.mu.Lock()
+	src.bad = nil
+	clear(src.data)
+	for i := range src.hole {
+		src.hole[i] = true
+	}
+	src.mu.Unlock()
+	if sum, err := openView(t, im).Checksum(ctx); err != nil || !bytes.Equal(sum, plainChecksum(spec, make([]byte, 320))) {
+		t.Errorf("checksum %x, %v", sum, err)
+	}
+	if s := im.Status(); len(s.Bad) > 0 {
+		t.Errorf("bad: %v", s.Bad)
+	}
+}
+
 func TestImage_invalidate(t *testing.T) {
 	ctx := context.Background()
 	spec := mustSpec(t, "md5/32")

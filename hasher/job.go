@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"sync/atomic"
+
+	"hashfs/blockcache"
 )
 
 // A job reads a run of blocks and finds their digests, or, as a probe, asks
@@ -200,6 +202,13 @@ func (j *job) publishZerosLocked() {
 		}
 	}
 	if j.im.volatile {
+		if j.im.table.Counts()[blockcache.Failed] > 0 {
+			// What could not be read while it was no hole is good now.
+			for _, z := range j.zeros {
+				j.im.table.Invalidate(z.lo, z.hi-z.lo)
+				j.im.goodLocked(z.lo, z.hi-z.lo)
+			}
+		}
 		return
 	}
 	sure := append(spans(nil), j.zeros...)
