@@ -178,8 +178,8 @@ func needNBD(t testing.TB) {
 const (
 	connectionLost = `level=WARN msg="lost the connection to the NBD server, reconnecting" image=\S+ export=\S+ cause=`
 	notConnected   = `level=WARN msg="cannot reconnect to the NBD server yet" image=\S+ export=\S+ cause=`
-	readLost       = `level=ERROR msg="cannot read" image=\S+ offset=\d+ length=\d+ cause=.*connection lost`
-	requestLost    = `level=ERROR msg="request failed" image=\S+ op=.* err=.*connection lost`
+	readLost       = `level=ERROR msg="cannot read" .*image=\S+ offset=\d+ length=\d+ cause=.*connection lost`
+	requestLost    = `level=ERROR msg="request failed" .*image=\S+ op=.* err=.*connection lost`
 )
 
 // lostServer are the lines that are to be expected when the server is away.
