@@ -132,7 +132,7 @@ func TestImage_checksumAfterWriteReadsOneBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.Close()
-	before := src.reads
+	before := src.readBytes()
 	p := bytes.Repeat([]byte{1}, 65536)
 	if n, err := im.WriteAt(ctx, p, 37*65536); n != len(p) || err != nil {
 		t.Fatal(n, err)
@@ -144,7 +144,7 @@ func TestImage_checksumAfterWriteReadsOneBlock(t *testing.T) {
 	if !bytes.Equal(sum, plainChecksum(spec, src.data)) {
 		t.Error("wrong checksum after a write")
 	}
-	if got := src.reads - before; got != 65536 {
+	if got := src.readBytes() - before; got != 65536 {
 		t.Errorf("%d bytes read after a write of one block of 65536", got)
 	}
 }
@@ -296,13 +296,13 @@ func TestWriteAt_boundsWhatViewsCost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	src.reads = 0
+	src.resetReads()
 	if _, err := im.WriteAt(ctx, bytes.Repeat([]byte("y"), 8*bs), 0); err != nil {
 		t.Fatal(err)
 	}
 	// A walk reads some blocks ahead of where it finds that it is too much.
-	if most := int64(bound + 8*bs); src.reads > most {
-		t.Errorf("%d bytes were read for %d views, want at most %d", src.reads, moments, most)
+	if most := int64(bound + 8*bs); src.readBytes() > most {
+		t.Errorf("%d bytes were read for %d views, want at most %d", src.readBytes(), moments, most)
 	}
 	for i, v := range views {
 		if err := v.ReadDigests(ctx, make([]byte, 16), 0); !errors.Is(err, ErrStale) {
@@ -365,7 +365,7 @@ func TestImage_outsideChangeAfterOwnWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * modelTick)
-		src.change([]byte{byte(src.reads), 1}, 500)
+		src.change([]byte{byte(src.readBytes()), 1}, 500)
 		time.Sleep(2 * modelTick)
 		if _, err := im.WriteAt(ctx, []byte("ours"), 0); err != nil {
 			t.Fatal(err)
@@ -513,8 +513,8 @@ func TestImage_readersShareTheWork(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if src.reads != 1<<16 {
-		t.Errorf("%d bytes read for ten readers of one block", src.reads)
+	if src.readBytes() != 1<<16 {
+		t.Errorf("%d bytes read for ten readers of one block", src.readBytes())
 	}
 }
 
@@ -606,14 +606,14 @@ func TestImage_invalidate(t *testing.T) {
 	if _, err := view.Checksum(ctx); err != nil {
 		t.Fatal(err)
 	}
-	reads := src.reads
+	reads := src.readBytes()
 	src.change(bytes.Repeat([]byte("x"), 40), 130)
 	im.Invalidate(130, 40)
 	sum, err := openView(t, im).Checksum(ctx)
 	if err != nil || !bytes.Equal(sum, plainChecksum(spec, src.data)) {
 		t.Errorf("after Invalidate: %x, %v", sum, err)
 	}
-	if n := src.reads - reads; n != 64 {
+	if n := src.readBytes() - reads; n != 64 {
 		t.Errorf("%d bytes read, want the two blocks that were named", n)
 	}
 	if err := view.ReadDigests(ctx, make([]byte, 16), 4); !errors.Is(err, ErrStale) {

@@ -53,6 +53,20 @@ func newMemSource(size int) *memSource {
 	return m
 }
 
+// readBytes returns how many bytes were read; a job that nobody waits for may
+// be reading yet.
+func (m *memSource) readBytes() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.reads
+}
+
+func (m *memSource) resetReads() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reads = 0
+}
+
 // modelTick is the granularity of the source's clock.
 const modelTick = 10 * time.Millisecond
 
