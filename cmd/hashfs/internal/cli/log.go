@@ -31,7 +31,7 @@ func (p *mountPlan) openLog(isDaemon bool) (*logger, error) {
 		return fileLogger(os.Stderr), nil
 	}
 	if w, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, "hashfs"); err == nil {
-		return &logger{Logger: slog.New(newSyslogHandler(w))}, nil
+		return &logger{Logger: slog.New(newQueueHandler(newSyslogHandler(w)))}, nil
 	}
 	if info, err := os.Stderr.Stat(); err == nil && info.Mode().IsRegular() {
 		// A number of its own: the daemon's standard error is replaced.
@@ -50,7 +50,7 @@ func (p *mountPlan) openLog(isDaemon bool) (*logger, error) {
 }
 
 func fileLogger(f *os.File) *logger {
-	return &logger{Logger: slog.New(slog.NewTextHandler(f, nil)), file: f}
+	return &logger{Logger: slog.New(newQueueHandler(slog.NewTextHandler(f, nil))), file: f}
 }
 
 // A priorityWriter is what a syslogHandler needs of a syslog.Writer.
