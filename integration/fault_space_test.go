@@ -148,3 +148,31 @@ func awaitLog(t testing.TB, path, text string) {
 	}
 	t.Fatalf("%s does not come in the log %s", text, path)
 }
+
+// A log that takes nothing, a pipe that nobody reads, holds up nobody.
+func TestFault_log_that_is_stuck(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	fifo := filepath.Join(dir, "log")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(fifo, os.O_RDWR, 0) // so that it can be opened for writing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if _, err := unix.FcntlInt(reader.Fd(), unix.F_SETPIPE_SZ, 4096); err != nil {
+		t.Fatal(err)
+	}
+	data := random(73, 2*blockSize)
+	path := filepath.Join(dir, "disk.img")
+	writeImage(t, path, data)
+	d := mountDisk(t, path, "--log-file="+fifo)
+	for i := range 60 {
+		copy(data, random(uint64(i), 100))
+		writeImage(t, path, data) // a line in the log
+		same(t, "checksum", d.read("disk", "checksum"), newOracle(data).checksum())
+	}
+	d.check("after all")
+}
