@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures hashfs against its peers, and writes docs/performance.md. Arguments go
-# to the harness: -quick tries it out and writes nothing. BENCHDIR is where the
+# Measures hashfs against its peers, and writes docs/performance.md; then looks
+# that a million opens leave no memory behind. Arguments go to the harness: -quick tries it out and writes nothing. BENCHDIR is where the
 # data is made, NBDCOPY an nbdcopy with --blkhash (1.24 or later).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,4 +22,12 @@ provide "${bench_tools[@]}"
 mkdir -p build/bench
 scripts/go.sh build -o build/bench/ ./cmd/hashfs/internal/bench ./fs/internal/loopback
 [ $# -gt 0 ] || set -- -o docs/performance.md
-exec build/bench/bench -hashfs build/hashfs -loopback build/bench/loopback -dir "${BENCHDIR:-}" "$@"
+build/bench/bench -hashfs build/hashfs -loopback build/bench/loopback -dir "${BENCHDIR:-}" "$@"
+
+case " $* " in
+  *" -quick "*) ;;
+  *)
+    say "== memory after 10^6 opens in blocks/"
+    scripts/go.sh test -count=1 -timeout 30m ./integration -run '^TestCost_opens' -cost.opens 1000000
+    ;;
+esac
