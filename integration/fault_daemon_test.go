@@ -97,7 +97,7 @@ func TestDaemon_terminated_while_busy(t *testing.T) {
 	}
 	copy(data[1000:], p)
 	wantErrno(t, "fsync", f.Sync(), 0)
-	wantErrno(t, "punch", unix.Fallocate(int(f.Fd()), punch|keepSize, 9*blockSize, 5000), 0)
+	wantErrno(t, "punch", fallocate(f, punch|keepSize, 9*blockSize, 5000), 0)
 	clear(data[9*blockSize : 9*blockSize+5000])
 	got := make([]byte, ioSize)
 	if _, err := f.ReadAt(got, 0); err != nil {

@@ -42,19 +42,19 @@ func TestFault_no_space_for_the_image(t *testing.T) {
 	f := d.open(os.O_RDWR)
 
 	// Not by os.File, which would try again with what is left.
-	n, err := unix.Pwrite(int(f.Fd()), random(34, 4*mib), 12345)
+	n, err := pwrite(f, random(34, 4*mib), 12345)
 	if err != nil || n < int(mib) || n >= 4*int(mib) {
 		t.Errorf("write of more than there is space for: %d bytes, %v; want some", n, err)
 	}
 	d.checkHere("partial write")
-	_, err = unix.Pwrite(int(f.Fd()), []byte("x"), 7*mib)
+	_, err = pwrite(f, []byte("x"), 7*mib)
 	wantErrno(t, "write of a byte", err, unix.ENOSPC)
 	d.checkHere("no write")
-	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
+	err = fallocate(f, 0, 0, size)
 	wantErrno(t, "allocate all", err, unix.ENOSPC)
 	d.checkHere("no allocation")
 
-	err = unix.Fallocate(int(f.Fd()), punch|keepSize, 0, mib)
+	err = fallocate(f, punch|keepSize, 0, mib)
 	wantErrno(t, "punch", err, 0)
 	_, err = f.WriteAt(random(35, blockSize), 7*mib)
 	wantErrno(t, "write into space that was given back", err, 0)
@@ -99,7 +99,7 @@ func TestFault_flush(t *testing.T) {
 	wantErrno(t, "a view of before", err, unix.ESTALE)
 	d.checkHere("after the failure")
 	// A synchronous write is a flush too.
-	_, err = unix.Pwrite(int(d.open(os.O_WRONLY|unix.O_DSYNC).Fd()), random(71, mib/2), 3*mib)
+	_, err = pwrite(d.open(os.O_WRONLY|unix.O_DSYNC), random(71, mib/2), 3*mib)
 	wantErrno(t, "write by O_DSYNC", err, unix.ENOSPC)
 	_, err = unix.Pwritev2(int(f.Fd()), [][]byte{random(72, mib/2)}, 3*mib+mib/2, unix.RWF_DSYNC)
 	wantErrno(t, "write by RWF_DSYNC", err, unix.ENOSPC)

@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // A block device can be written through the mount, and its digests follow.
@@ -25,7 +23,7 @@ func TestWrite_device(t *testing.T) {
 		}
 		if i%2 == 0 {
 			mode := []uint32{punch | keepSize, zero}[i%4/2]
-			wantErrno(t, "fallocate", unix.Fallocate(int(f.Fd()), mode, at.off, at.length), 0)
+			wantErrno(t, "fallocate", fallocate(f, mode, at.off, at.length), 0)
 			clear(data[at.off : at.off+at.length])
 		} else {
 			p := random(uint64(i), at.length)

@@ -161,3 +161,27 @@ func readAll(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	return string(content), err
 }
+
+// uninterrupted calls a system call again when a signal interrupted it: the Go
+// runtime sends itself some, and a request that waits for a hash ends by them.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// fallocate is fallocate(2).
+func fallocate(f *os.File, mode uint32, off, length int64) error {
+	return uninterrupted(func() error { return unix.Fallocate(int(f.Fd()), mode, off, length) })
+}
+
+// pwrite is pwrite(2): os.File's method goes on after a short write.
+func pwrite(f *os.File, p []byte, off int64) (n int, err error) {
+	err = uninterrupted(func() (err error) {
+		n, err = unix.Pwrite(int(f.Fd()), p, off)
+		return err
+	})
+	return n, err
+}

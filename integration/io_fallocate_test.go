@@ -52,7 +52,7 @@ func TestFallocate(t *testing.T) {
 
 		{"punch all", punch | keepSize, 0, 1 << 40, 0, true},
 	} {
-		err := unix.Fallocate(int(f.Fd()), row.mode, row.off, row.length)
+		err := fallocate(f, row.mode, row.off, row.length)
 		wantErrno(t, row.name, err, row.want)
 		if row.zeroes {
 			clear(model[row.off:min(all, row.off+row.length)])
@@ -77,7 +77,7 @@ func TestFallocate_then_write(t *testing.T) {
 		off := i * 1021 % (3 * blockSize)
 		length := blockSize/2 + i
 		if i%2 == 0 {
-			if err := unix.Fallocate(int(f.Fd()), punch|keepSize, off, length); err != nil {
+			if err := fallocate(f, punch|keepSize, off, length); err != nil {
 				t.Fatal(err)
 			}
 			clear(model[off : off+length])

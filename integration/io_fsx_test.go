@@ -65,14 +65,16 @@ func TestFSX(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Munmap(x.mem)
+			defer func() {
+				for _, v := range x.views {
+					v.file.Close()
+				}
+			}()
 			for i := range *fsxOps {
 				what, err := x.step(i)
 				if err != nil {
 					t.Fatalf("seed %d, operation %d: %s: %v", *fsxSeed, i, what, err)
 				}
-			}
-			for _, v := range x.views {
-				v.file.Close()
 			}
 			sameBytes(t, "backing file", []byte(readFile(t, x.backing)), x.model)
 			x.check("after all")
@@ -135,14 +137,14 @@ func (x *fsx) store(off, length int64, i int) error {
 	copy(x.mem[off:], p)
 	copy(x.model[off:], p)
 	page := int64(os.Getpagesize())
-	return unix.Msync(x.mem[off&^(page-1):off+length], unix.MS_SYNC)
+	return uninterrupted(func() error { return unix.Msync(x.mem[off&^(page-1):off+length], unix.MS_SYNC) })
 }
 
 func (x *fsx) allocate(mode uint32, off, length int64) error {
 	if mode != 0 {
 		clear(x.model[off : off+length])
 	}
-	return unix.Fallocate(int(x.plain.Fd()), mode, off, length)
+	return fallocate(x.plain, mode, off, length)
 }
 
 func (x *fsx) read(f *os.File, off, length int64) error {

@@ -108,13 +108,13 @@ func (w *modelWriter) come() error {
 
 func (w *modelWriter) do(o op) error {
 	if o.mode != 0 {
-		return unix.Fallocate(int(w.file.Fd()), o.mode, o.lo, o.hi-o.lo)
+		return fallocate(w.file, o.mode, o.lo, o.hi-o.lo)
 	}
 	p := w.buf[:o.hi-o.lo]
 	o.content(p)
 	// Not WriteAt of os, which would go on after a short write: one op is
 	// one request.
-	n, err := unix.Pwrite(int(w.file.Fd()), p, o.lo)
+	n, err := pwrite(w.file, p, o.lo)
 	if err == nil && n != len(p) {
 		err = fmt.Errorf("%d bytes were written", n)
 	}
