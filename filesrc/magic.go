@@ -3,7 +3,6 @@ package filesrc
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"io"
 )
 
@@ -38,34 +37,6 @@ func LooksLike(path string) string {
 	}
 	defer f.Close()
 	return detect(f, f.Size())
-}
-
-// CheckFormat fails when the file at path has not the magic of format, one that
-// LooksLike knows. Any file can be raw, and of formats unknown
-// here nothing is said.
-func CheckFormat(path, format string) error {
-	known := false
-	for _, s := range signatures {
-		known = known || s.format == format
-	}
-	if !known && format != "qcow" {
-		return nil
-	}
-	f, err := Open(path, Options{})
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	is := detect(f, f.Size())
-	switch is {
-	case format:
-		return nil
-	case "":
-		return fmt.Errorf("open %s: it has not the magic of %s: "+
-			"give its real format, format=raw for plain bytes", path, format)
-	}
-	return fmt.Errorf("open %s: it is taken for %s, but its magic says %s: give format=%s",
-		path, format, is, is)
 }
 
 func detect(r io.ReaderAt, size int64) string {

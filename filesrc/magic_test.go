@@ -1,7 +1,6 @@
 package filesrc
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -39,10 +38,6 @@ func TestLooksLike_qemu(t *testing.T) {
 			if got := LooksLike(path); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
-			if tc.want != "" {
-				check(t, CheckFormat(path, tc.want))
-			}
-			check(t, CheckFormat(path, "raw"))
 		})
 	}
 }
@@ -74,34 +69,5 @@ func TestLooksLike(t *testing.T) {
 		if got := LooksLike(path); got != "" {
 			t.Errorf("%s looks like %q", path, got)
 		}
-	}
-}
-
-func TestCheckFormat(t *testing.T) {
-	path := writeFile(t, filepath.Join(t.TempDir(), "file"), []byte("QFI\xfb\x00\x00\x00\x03"))
-	for _, tc := range []struct{ format, want string }{
-		{"qcow2", ""},
-		{"raw", ""},
-		{"unknown", ""},
-		{"qcow", "open PATH: it is taken for qcow, but its magic says qcow2: give format=qcow2"},
-		{"vmdk", "open PATH: it is taken for vmdk, but its magic says qcow2: give format=qcow2"},
-	} {
-		err := CheckFormat(path, tc.format)
-		got := ""
-		if err != nil {
-			got = strings.Replace(err.Error(), path, "PATH", 1)
-		}
-		if got != tc.want {
-			t.Errorf("%s: got  %s\nwant %s", tc.format, got, tc.want)
-		}
-	}
-	check(t, os.Truncate(path, 2))
-	err := CheckFormat(path, "vdi")
-	want := "open " + path + ": it has not the magic of vdi: give its real format, format=raw for plain bytes"
-	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-	if err := CheckFormat(path+"-none", "vdi"); err == nil {
-		t.Error("a missing file has a format")
 	}
 }
