@@ -18,6 +18,7 @@ const MaxBlocks = 1 << 32
 
 // tuning is what tests of small images make small.
 type tuning struct {
+	pieceBytes       int64 // what a worker reads at a time: a power of two
 	jobBlocks        int64 // what a job covers
 	checkpointBlocks int64 // the distance of checkpoints
 	probeExtents     int   // what one probe asks for at most
@@ -43,6 +44,7 @@ type Options struct {
 type Image struct {
 	src      Source
 	scan     ScanSource     // nil: ReadAt does
+	queues   QueueSource    // nil: one read after the other
 	extents  ExtentSource   // nil: all is data
 	writable WritableSource // nil: read-only
 	zeroing  ZeroSource     // nil: refused
@@ -124,6 +126,7 @@ func New(src Source, o Options) (*Image, error) {
 		complained: map[int64]bool{},
 		park:       func(string) {},
 		tuning: tuning{
+			pieceBytes:       pieceBytes,
 			jobBlocks:        int64(max(1, min(jobBytes/o.Spec.BlockSize, jobBlocks))),
 			checkpointBlocks: checkpointBlocks,
 			probeExtents:     probeExtents,
@@ -135,6 +138,7 @@ func New(src Source, o Options) (*Image, error) {
 	}
 	im.log = im.log.With("image", o.Name)
 	im.scan, _ = src.(ScanSource)
+	im.queues, _ = src.(QueueSource)
 	im.extents, _ = src.(ExtentSource)
 	im.zeroing, _ = src.(ZeroSource)
 	if r, ok := src.(RemoteSource); ok {

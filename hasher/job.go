@@ -3,7 +3,6 @@ package hasher
 import (
 	"context"
 	"errors"
-	"io"
 	"sync/atomic"
 
 	"hashfs/blockcache"
@@ -251,86 +250,54 @@ func (j *job) hash(w *worker) {
 	n := j.hi - j.lo
 	j.kinds = make([]resultKind, n)
 	j.digests = make([]byte, n*j.im.digestSize)
-	bs := int64(j.im.spec.BlockSize)
-	buf := w.buffer(j.im)
-	if bs > int64(len(buf)) {
-		for b := j.lo; b < j.hi; b++ {
-			if !j.hashLong(w, b) {
-				j.kinds = nil
-				return
-			}
-		}
-		return
-	}
-	step := int64(len(buf)) / bs
-	for b := j.lo; b < j.hi; b += step {
+	r := j.pieces(w)
+	defer r.close()
+	for b := j.lo; b < j.hi; {
 		if j.stop.Load() {
 			j.kinds = nil
 			return
 		}
-		j.hashPiece(w, b, min(b+step, j.hi))
+		if int64(j.im.spec.BlockSize) <= r.piece {
+			b += j.hashPiece(w, r, b)
+			continue
+		}
+		if !j.hashLong(r, b) {
+			j.kinds = nil
+			return
+		}
+		b++
 	}
 }
 
-// readFull reads p at off, all of it or with an error. The worker gives up
-// its processor while it waits for storage.
-func (j *job) readFull(w *worker, p []byte, off int64) error {
-	n, err := 0, ErrWouldWait
-	if j.im.scan != nil {
-		n, err = j.im.scan.ScanAt(p, off, false)
-	}
-	if errors.Is(err, ErrWouldWait) {
-		w.leave()
-		var more int
-		more, err = j.im.scanAt(p[n:], off+int64(n))
-		n += more
-		w.enter()
-	}
-	j.read += int64(n)
-	if n == len(p) || err == nil && broken(ruleFullReads) {
-		return nil
-	}
-	if err == nil || errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-// scanAt reads for a pass over the image.
-func (im *Image) scanAt(p []byte, off int64) (int, error) {
-	if im.scan != nil {
-		return im.scan.ScanAt(p, off, true)
-	}
-	return im.src.ReadAt(p, off)
-}
-
-// hashPiece reads the blocks [lo, hi) with one read. If that fails it reads
-// each by itself, so that one bad block does not take its neighbours along.
-func (j *job) hashPiece(w *worker, lo, hi int64) {
+// hashPiece reads some blocks from lo on with one read, and returns how many.
+// If that fails it reads each by itself, so that one bad block does not take
+// its neighbours along.
+func (j *job) hashPiece(w *worker, r *pieces, lo int64) int64 {
 	bs := int64(j.im.spec.BlockSize)
-	off := lo * bs
-	p := w.buffer(j.im)[:min(hi*bs, j.size)-off]
-	err := j.readFull(w, p, off)
-	if err == nil {
+	off := r.pos
+	p, err := r.next(r.end)
+	hi := lo + j.im.spec.blocks(int64(len(p)))
+	switch {
+	case err == nil:
 		j.hashBlocks(w, lo, p)
-		return
-	}
-	if errors.Is(err, ErrUnavailable) {
+	case errors.Is(err, ErrUnavailable):
 		for b := lo; b < hi; b++ {
 			j.kinds[b-j.lo] = resultFailed
 		}
 		j.err = err
 		j.im.noteFailure(&ReadError{off, int64(len(p)), err})
-		return
-	}
-	for b := lo; b < hi && !j.stop.Load(); b++ {
-		p := w.buffer(j.im)[:min(bs, j.size-b*bs)]
-		if err := j.readFull(w, p, b*bs); err != nil {
-			j.fail(b, err)
-		} else {
-			j.hashBlocks(w, b, p)
+	default:
+		for b := lo; b < hi && !j.stop.Load(); b++ {
+			block := p[(b-lo)*bs:]
+			block = block[:min(bs, int64(len(block)))]
+			if err := j.readFull(w, block, b*bs); err != nil {
+				j.fail(b, err)
+			} else {
+				j.hashBlocks(w, b, block)
+			}
 		}
 	}
+	return hi - lo
 }
 
 func (j *job) fail(b int64, err error) {
@@ -368,29 +335,29 @@ func (j *job) hashBlocks(w *worker, b int64, p []byte) {
 
 // hashLong reads and hashes a block that is longer than a piece. It reports
 // false if the job was stopped meanwhile.
-func (j *job) hashLong(w *worker, b int64) bool {
-	bs := int64(j.im.spec.BlockSize)
-	off, end := b*bs, min((b+1)*bs, j.size)
+func (j *job) hashLong(r *pieces, b int64) bool {
+	start := r.pos
+	end := min(start+int64(j.im.spec.BlockSize), r.end)
 	h := j.im.spec.Algorithm.New()
 	zero := true // so far; nothing was written to h then
-	for at := off; at < end; {
+	for r.pos < end {
 		if j.stop.Load() {
 			return false
 		}
-		p := w.buffer(j.im)
-		p = p[:min(int64(len(p)), end-at)]
-		if err := j.readFull(w, p, at); err != nil {
+		at := r.pos
+		p, err := r.next(end)
+		if err != nil {
 			j.fail(b, err)
+			r.seek(end)
 			return true
 		}
 		if zero && !IsZero(p) {
 			zero = false
-			writeZeros(h, at-off)
+			writeZeros(h, at-start)
 		}
 		if !zero {
 			h.Write(p)
 		}
-		at += int64(len(p))
 	}
 	i, d := b-j.lo, j.im.digestSize
 	if zero {

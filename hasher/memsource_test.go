@@ -322,6 +322,45 @@ func (m *memSource) resize(size int) {
 	m.touchLocked()
 }
 
+// queued is a memSource with queues, whose reads are made at once.
+type queued struct{ *memSource }
+
+func (q queued) Queue() ReadQueue { return &memQueue{src: q.memSource} }
+
+type memQueue struct {
+	src   *memSource
+	reads []chan readResult
+}
+
+type readResult struct {
+	n   int
+	err error
+}
+
+func (q *memQueue) Submit(p []byte, off int64) {
+	c := make(chan readResult, 1)
+	q.reads = append(q.reads, c)
+	go func() {
+		n, err := q.src.ReadAt(p, off)
+		c <- readResult{n, err}
+	}()
+}
+
+func (q *memQueue) Next(wait bool) (int, error) {
+	if !wait && len(q.reads[0]) == 0 {
+		return 0, ErrWouldWait
+	}
+	r := <-q.reads[0]
+	q.reads = q.reads[1:]
+	return r.n, r.err
+}
+
+func (q *memQueue) Close() {
+	for _, c := range q.reads {
+		<-c
+	}
+}
+
 // unstamped is a memSource whose changes from outside cannot be seen.
 type unstamped struct {
 	Source
@@ -335,4 +374,5 @@ var (
 	_ WritableSource = (*memSource)(nil)
 	_ ZeroSource     = (*memSource)(nil)
 	_ StampedSource  = (*memSource)(nil)
+	_ QueueSource    = queued{}
 )

@@ -28,6 +28,7 @@ type modelConfig struct {
 	cancel  bool // readers and writers are interrupted
 
 	volatile bool // the source has no stamps, and nothing is kept
+	ahead    bool // the source has queues
 	late     bool // writes are done after they have failed
 }
 
@@ -41,6 +42,7 @@ func configFor(seed uint64) modelConfig {
 		actors: 2 + rng.IntN(4), ops: 12,
 		outside: rng.IntN(4) == 0, faults: rng.IntN(3) == 0, cancel: rng.IntN(3) == 0,
 		volatile: rng.IntN(4) == 0, late: rng.IntN(6) == 0,
+		ahead: rng.IntN(2) == 0,
 	}
 }
 
@@ -428,8 +430,11 @@ func newModel(cfg modelConfig, pool *Pool, park func(string)) (*model, error) {
 		return nil, err
 	}
 	src.park, m.im.park = park, park
+	if cfg.ahead {
+		m.im.queues = queued{src}
+	}
 	m.im.tuning = tuning{
-		jobBlocks: 1 + rng.Int64N(6), checkpointBlocks: 1 + rng.Int64N(6),
+		pieceBytes: 4 << rng.IntN(6), jobBlocks: 1 + rng.Int64N(6), checkpointBlocks: 1 + rng.Int64N(6),
 		probeExtents: 1 + rng.IntN(4), maxCapture: 1 << 20,
 	}
 	m.im.checkpoints.distance = m.im.checkpointBlocks

@@ -157,9 +157,12 @@ func (r *plainReader) zeros(ctx context.Context, n int64) error {
 
 // data reads and adds n bytes.
 func (r *plainReader) data(ctx context.Context, n int64) error {
+	size := pieceBytes
+	if r.im.remote {
+		size = waitedBytes
+	}
 	for n > 0 {
-		p := r.worker.buffer(r.im)
-		p = p[:min(n, int64(len(p)))]
+		p := r.worker.buffer(size)[:min(n, int64(size))]
 		if got, err := r.im.scanAt(p, r.off); got < len(p) {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF

@@ -13,9 +13,9 @@ const (
 	// that the bytes are still in a core's own cache when they are hashed.
 	pieceBytes = 256 << 10
 
-	// remotePieceBytes is the same for a remote source, where each request
-	// wakes a few threads, here and at the server.
-	remotePieceBytes = 1 << 20
+	// waitedBytes is what a worker has under way when it has to wait for a
+	// disk or a server: in one read, or in as many pieces as there are in it.
+	waitedBytes = 1 << 20
 
 	// jobBytes is what a job covers, so that the price of a job (locks, a
 	// look at the stamp, a wake-up) is paid once for some pieces.
@@ -67,7 +67,7 @@ type Pool struct {
 type worker struct {
 	pool    *Pool
 	active  bool   // it is counted in the pool's active
-	buf     []byte // pieceBytes; remotePieceBytes once one was read from afar
+	buf     []byte // pieceBytes; waitedBytes once it had to wait
 	hashers map[Spec]*BlockHasher
 }
 
@@ -234,16 +234,13 @@ func (w *worker) enter() {
 	p.wakeLocked()
 }
 
-// buffer returns the worker's buffer for pieces of an image.
-func (w *worker) buffer(im *Image) []byte {
-	size := pieceBytes
-	if im.remote {
-		size = remotePieceBytes
+// buffer returns n bytes for a piece: pieceBytes or waitedBytes. What was there
+// before is lost when it grows.
+func (w *worker) buffer(n int) []byte {
+	if len(w.buf) < n {
+		w.buf = make([]byte, n)
 	}
-	if len(w.buf) < size {
-		w.buf = make([]byte, size)
-	}
-	return w.buf[:size]
+	return w.buf[:n]
 }
 
 // hasher returns the worker's own hasher of blocks.

@@ -33,6 +33,29 @@ type ScanSource interface {
 	ScanAt(p []byte, off int64, wait bool) (int, error)
 }
 
+// A QueueSource can have reads under way ahead of their turn, so that a server
+// need not wait for its client. Without it a pass reads piece after piece.
+type QueueSource interface {
+	// Queue returns a queue for the caller alone, who has to close it.
+	Queue() ReadQueue
+}
+
+// A ReadQueue gives the results of reads in the order in which they were
+// submitted. One goroutine at a time may use it.
+type ReadQueue interface {
+	// Submit begins a read of p at off. p must not be touched until Next has
+	// returned its result, or Close has returned.
+	Submit(p []byte, off int64)
+
+	// Next returns the result of the oldest read whose result it has not
+	// returned yet, as ReadAt would. Without wait it returns ErrWouldWait when
+	// that takes longer than a switch to other work is worth.
+	Next(wait bool) (n int, err error)
+
+	// Close drops the reads that are left, once their buffers are free.
+	Close()
+}
+
 // Extent types are the bits of NBD's base:allocation context.
 const (
 	ExtentHole = 1 << 0 // no storage is allocated

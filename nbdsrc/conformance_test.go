@@ -122,6 +122,7 @@ func TestConformance(t *testing.T) {
 			}
 			model := bytes.Clone(tc.data)
 			checkReads(t, e, model)
+			checkQueues(t, e, model)
 			checkExtents(t, e, model)
 			zero := zeroBytes(t, e)
 			if tc.noExtents || tc.noHoles {
@@ -144,6 +145,7 @@ func TestConformance(t *testing.T) {
 			}
 			until(t, "all connections are there", func() bool { return e.Connections() == want })
 			checkReads(t, e, model)
+			checkQueues(t, e, model)
 		})
 	}
 }

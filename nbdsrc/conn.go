@@ -24,8 +24,9 @@ type info struct {
 // farewell bounds how long the end of a connection is said goodbye to.
 const farewell = 100 * time.Millisecond
 
-// A conn is one connection. Once run was started, its goroutine is the only
-// one that uses the handle; others queue requests and wake it.
+// A conn is one connection. Once it is connected one goroutine at a time uses
+// the handle: that of run, which others wake when they have queued a request,
+// or who has the lane that the connection is.
 type conn struct {
 	info info
 	h    *handle
@@ -178,6 +179,13 @@ func (c *conn) submit(rs ...*request) {
 	}
 }
 
+// queued reports whether there are requests that C has not been handed.
+func (c *conn) queued() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) > 0
+}
+
 // end has run finish all requests with an error, and end, soon.
 func (c *conn) end(cause error) {
 	c.mu.Lock()
@@ -193,17 +201,18 @@ func (c *conn) end(cause error) {
 // not to answer, and down calls end: whoever is refused must find the session
 // over already, or he would come back at once.
 func (c *conn) run(down func(cause error, since time.Time)) {
-	f := flight{c: c}
-	for i := range f.free {
-		f.free[i] = uint32(i)
+	f := newFlight(c)
+	for {
+		if cause, since := f.turn(-1); cause != nil {
+			down(cause, since)
+			f.land(cause)
+			return
+		}
 	}
-	f.nfree = len(f.free)
-	cause, since := f.fly()
-	down(cause, since)
-	f.land(cause)
 }
 
-// A flight is what run knows of the requests that C has.
+// A flight is what the goroutine that uses the handle knows of the requests
+// that C has.
 type flight struct {
 	c     *conn
 	slots [maxInFlight]*request
@@ -211,22 +220,35 @@ type flight struct {
 	nfree int
 }
 
-// fly returns why the connection ended, and since when.
-func (f *flight) fly() (error, time.Time) {
-	for {
-		n, err := f.take()
-		if err != nil {
-			return err, time.Now()
-		}
-		ok := f.c.h.turn(n, f.timeout())
-		f.reap()
-		if !ok {
-			return f.c.h.failure(), time.Now()
-		}
-		if r := f.oldest(); r != nil && !time.Now().Before(r.deadline) {
-			return &timeoutError{"request", r.deadline.Sub(r.start)}, r.start
-		}
+func newFlight(c *conn) *flight {
+	f := &flight{c: c, nfree: maxInFlight}
+	for i := range f.free {
+		f.free[i] = uint32(i)
 	}
+	return f
+}
+
+// turn sends what is queued, waits until a request is done, for wait
+// milliseconds at most unless that is negative, or until woken, and finishes
+// what is done. When the connection is to end it returns why, and since when.
+func (f *flight) turn(wait int) (cause error, since time.Time) {
+	n, err := f.take()
+	if err != nil {
+		return err, time.Now()
+	}
+	limit := f.timeout()
+	if wait >= 0 && (limit < 0 || wait < limit) {
+		limit = wait
+	}
+	ok := f.c.h.turn(n, limit)
+	f.reap()
+	if !ok {
+		return f.c.h.failure(), time.Now()
+	}
+	if r := f.oldest(); r != nil && !time.Now().Before(r.deadline) {
+		return &timeoutError{"request", r.deadline.Sub(r.start)}, r.start
+	}
+	return nil, time.Time{}
 }
 
 // take moves requests from the queue to the next turn.

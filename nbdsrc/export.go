@@ -19,6 +19,7 @@ var (
 	_ hasher.ZeroSource     = (*Export)(nil)
 	_ hasher.StampedSource  = (*Export)(nil)
 	_ hasher.RemoteSource   = (*Export)(nil)
+	_ hasher.QueueSource    = (*Export)(nil)
 )
 
 const (
@@ -312,7 +313,7 @@ func (e *Export) Connections() int {
 	if e.session == nil {
 		return 0
 	}
-	return len(*e.session.conns.Load())
+	return e.session.connections()
 }
 
 // stampTime is a change time that is as old as one can be, and does not look

@@ -29,17 +29,26 @@ func stamp(t *testing.T, e *Export) hasher.Stamp {
 	return s
 }
 
-// inFlight waits until n requests were handed to connections.
+// inFlight waits until n requests were handed to C.
 func inFlight(t *testing.T, e *Export, n int32) {
 	t.Helper()
 	until(t, "requests are in flight", func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
+		if e.session == nil {
+			return false
+		}
+		e.session.joining.Lock()
+		defer e.session.joining.Unlock()
+		conns := *e.session.conns.Load()
+		for _, l := range e.session.lanes {
+			conns = append(conns, l.conn)
+		}
 		sum := int32(0)
-		if e.session != nil {
-			for _, c := range *e.session.conns.Load() {
-				sum += c.load.Load()
-			}
+		for _, c := range conns {
+			c.mu.Lock()
+			sum += c.load.Load() - int32(len(c.queue))
+			c.mu.Unlock()
 		}
 		return sum >= n
 	})

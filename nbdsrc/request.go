@@ -37,12 +37,22 @@ var requests = sync.Pool{New: func() any { return newRequest() }}
 
 func newRequest() *request { return &request{done: make(chan struct{}, 1)} }
 
+// newTransfer returns a request that reads or writes p at off.
+func newTransfer(op int, p []byte, off int64) *request {
+	r := requests.Get().(*request)
+	r.op, r.buf, r.off, r.length = op, p, off, int64(len(p))
+	return r
+}
+
 // finish gives the buffer back and wakes the caller.
 func (r *request) finish(err error) {
 	r.pin.Unpin()
 	r.err = err
 	r.done <- struct{}{}
 }
+
+// isDone reports whether wait would return at once.
+func (r *request) isDone() bool { return len(r.done) > 0 }
 
 // wait waits for a request that no caller leaves, and lets go of it.
 func (r *request) wait() error {

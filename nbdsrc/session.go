@@ -29,13 +29,15 @@ type session struct {
 	piece int64 // length of a request for data at most: a multiple of align
 	align int64 // of requests for data
 
-	conns atomic.Pointer[[]*conn] // at least one
+	conns atomic.Pointer[[]*conn] // that everybody shares: at least one
 	over  context.Context         // done when the session is
 	end   context.CancelCauseFunc
 
-	// joining lets connections be added up to the end, and none after it.
+	// joining lets connections be added up to the end, and none after it. It
+	// guards the lanes.
 	joining sync.Mutex
-	running sync.WaitGroup // connections, and the goroutine that adds them
+	lanes   []*lane
+	running sync.WaitGroup // shared connections, and the goroutine that adds others
 }
 
 func newSession(first *conn, epoch uint64) *session {
@@ -81,15 +83,23 @@ func (s *session) finish(cause error) {
 	s.joining.Lock()
 	defer s.joining.Unlock()
 	s.end(cause)
+	for _, l := range s.lanes {
+		l.conn.end(cause)
+		if !l.taken {
+			s.running.Go(func() { l.flight.land(cause) })
+		}
+	}
+	s.lanes = nil
 	for _, c := range *s.conns.Load() {
 		c.end(cause)
 	}
 }
 
-// widen makes more connections, up to n. What stands in the way of one is no
-// failure: the server may be at its limit.
+// widen makes more connections, up to n in all. Half of them are lanes, which
+// come first, since a pass over the image is what takes time. What stands in
+// the way of one is no failure: the server may be at its limit.
 func (s *session) widen(t *target, n int, extents bool, timeout time.Duration, log *slog.Logger, lost func(*session, error, time.Time)) {
-	for len(*s.conns.Load()) < n {
+	for made := 1; made < n; made++ {
 		c, err := dial(s.over, t, extents, timeout)
 		if err == nil && c.info != s.info {
 			c.free()
@@ -98,15 +108,26 @@ func (s *session) widen(t *target, n int, extents bool, timeout time.Duration, l
 		}
 		if err != nil {
 			if s.over.Err() == nil {
-				log.Debug("no further connection", "connections", len(*s.conns.Load()), "cause", err)
+				log.Debug("no further connection", "connections", made, "cause", err)
 			}
 			return
 		}
-		if !s.join(c, lost) {
+		add := s.join
+		if made <= n/2 {
+			add = s.addLane
+		}
+		if !add(c, lost) {
 			c.free()
 			return
 		}
 	}
+}
+
+// connections returns how many there are.
+func (s *session) connections() int {
+	s.joining.Lock()
+	defer s.joining.Unlock()
+	return len(*s.conns.Load()) + len(s.lanes)
 }
 
 // pick returns the connection with the least to do.
@@ -129,8 +150,7 @@ func (s *session) transfer(op int, p []byte, off int64, t times) (n int, err err
 	rs := few[:0]
 	for at := int64(0); at < int64(len(p)); {
 		length := min(s.piece-(off+at)%s.piece, int64(len(p))-at)
-		r := requests.Get().(*request)
-		r.op, r.buf, r.off, r.length = op, p[at:at+length], off+at, length
+		r := newTransfer(op, p[at:at+length], off+at)
 		r.times = t
 		r.fua = op == opWrite && s.fua && !s.flush
 		rs = append(rs, r)
