@@ -60,7 +60,10 @@ type handle struct {
 	fd   int
 	refs int // guarded by File.mu
 
-	caches atomic.Bool // reads cannot be kept out of the page cache
+	openDirect sync.Once
+	direct     int         // a descriptor for reads past the page cache, once it is open
+	indirect   atomic.Bool // such reads were refused
+	caches     atomic.Bool // the kernel does not know rwfDontCache
 }
 
 // Open opens the regular file or block device that path leads to, through
@@ -172,6 +175,9 @@ func (f *File) release(h *handle) error {
 	f.mu.Unlock()
 	if !last {
 		return nil
+	}
+	if h.direct > 0 {
+		unix.Close(h.direct)
 	}
 	return h.file.Close()
 }
