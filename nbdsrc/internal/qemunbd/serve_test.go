@@ -226,7 +226,7 @@ func TestServe_writes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				was, is := cidLine.FindSubmatch(before), cidLine.FindSubmatch(after)
+				was, is := cidLine().FindSubmatch(before), cidLine().FindSubmatch(after)
 				if string(was[1]) == string(is[1]) {
 					t.Error("images over this one cannot tell that it was written: its CID is as before")
 				}

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 const (
@@ -92,11 +93,17 @@ func parentHint(text []byte) (string, error) {
 	return string(name), nil
 }
 
+// pattern returns a function that compiles an expression at its first call. At
+// the start of the program these would take it 1 ms, and few see a VMDK.
+func pattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
 var (
-	descLine   = regexp.MustCompile(`^\s*(\w+)\s*=\s*"?([^"]*)"?\s*$`)
-	extentLine = regexp.MustCompile(`^(RW|RDONLY|NOACCESS)\s+([0-9]+)\s+(\w+)(?:\s+"([^"]*)"(?:\s+([0-9]+))?)?`)
-	hexNumber  = regexp.MustCompile(`^[0-9a-fA-F]{1,8}$`)
-	word       = regexp.MustCompile(`^\w{1,64}$`)
+	descLine   = pattern(`^\s*(\w+)\s*=\s*"?([^"]*)"?\s*$`)
+	extentLine = pattern(`^(RW|RDONLY|NOACCESS)\s+([0-9]+)\s+(\w+)(?:\s+"([^"]*)"(?:\s+([0-9]+))?)?`)
+	hexNumber  = pattern(`^[0-9a-fA-F]{1,8}$`)
+	word       = pattern(`^\w{1,64}$`)
 )
 
 // parseDescriptor reads a descriptor line by line. What QEMU would pass over,
@@ -105,7 +112,7 @@ func parseDescriptor(text []byte) (*descriptor, error) {
 	d := new(descriptor)
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimRight(line, "\r\n \t\x00")
-		if m := extentLine.FindStringSubmatch(line); m != nil {
+		if m := extentLine().FindStringSubmatch(line); m != nil {
 			e := extent{kind: m[3], name: m[4], offset: m[5]}
 			var err error
 			if e.sectors, err = strconv.ParseUint(m[2], 10, 54); err != nil || e.sectors == 0 {
@@ -115,7 +122,7 @@ func parseDescriptor(text []byte) (*descriptor, error) {
 				return nil, fmt.Errorf("its extent %q is of a kind that qemu leaves out", line)
 			}
 			d.extents = append(d.extents, e)
-		} else if m := descLine.FindStringSubmatch(line); m != nil {
+		} else if m := descLine().FindStringSubmatch(line); m != nil {
 			switch m[1] {
 			case "CID":
 				d.cid = m[2]
@@ -127,7 +134,7 @@ func parseDescriptor(text []byte) (*descriptor, error) {
 		}
 	}
 	switch {
-	case !hexNumber.MatchString(d.cid) || !hexNumber.MatchString(d.parentCID) || !word.MatchString(d.createType):
+	case !hexNumber().MatchString(d.cid) || !hexNumber().MatchString(d.parentCID) || !word().MatchString(d.createType):
 		return nil, errors.New("its descriptor is corrupt: CID, parentCID and createType are needed")
 	case len(d.extents) == 0:
 		return nil, errors.New("its descriptor names no extents")
@@ -162,7 +169,7 @@ func (d *descriptor) text(names []string) []byte {
 	return b.Bytes()
 }
 
-var cidLine = regexp.MustCompile(`(?m)^CID=([0-9a-fA-F]{1,8})\b`)
+var cidLine = pattern(`(?m)^CID=([0-9a-fA-F]{1,8})\b`)
 
 // A patch is what has to be written into a descriptor.
 type patch struct {
@@ -174,7 +181,7 @@ type patch struct {
 // QEMU changes at the first write so that images over this one can tell. The
 // digits keep their number: an ID only has to be another one.
 func cidPatch(old, ours []byte) (patch, bool) {
-	at, now := cidLine.FindSubmatchIndex(old), cidLine.FindSubmatch(ours)
+	at, now := cidLine().FindSubmatchIndex(old), cidLine().FindSubmatch(ours)
 	if at == nil || now == nil {
 		return patch{}, false
 	}
