@@ -156,13 +156,13 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// builtWithNBD finds out once whether the program has libnbd in it.
+// builtWithNBD finds out once whether the program was built with NBD.
 var builtWithNBD = sync.OnceValue(func() bool {
 	out, _ := exec.Command(program, "sum", "nbd+unix:///?socket=/nonexistent").CombinedOutput()
 	return !strings.Contains(string(out), notBuilt)
 })
 
-// notBuilt is what a program without libnbd says.
+// notBuilt is what a program without NBD says.
 const notBuilt = "built without NBD support: build it with CGO_ENABLED=1 and libnbd's development files"
 
 // needNBD skips the test, or in CI fails it, where the program was built

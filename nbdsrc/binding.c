@@ -1,6 +1,7 @@
 //go:build cgo
 
 #include "binding.h"
+#include "load.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -9,14 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <libnbd.h>
-
 struct binding_conn *binding_new(int wake)
 {
 	struct binding_conn *c = calloc(1, sizeof *c);
 	if (c == NULL)
 		return NULL;
-	c->nbd = nbd_create();
+	c->nbd = libnbd.create();
 	if (c->nbd == NULL) {
 		free(c);
 		return NULL;
@@ -29,7 +28,7 @@ struct binding_conn *binding_new(int wake)
 
 void binding_free(struct binding_conn *c)
 {
-	nbd_close(c->nbd);
+	libnbd.close(c->nbd);
 	for (size_t i = 0; i < BINDING_DEPTH; i++)
 		free(c->slots[i].pairs);
 	free(c);
@@ -52,10 +51,10 @@ static void fail_as(struct binding_conn *c, int error, const char *message)
 // fail does so with the error of the libnbd call before, which had one.
 static void fail(struct binding_conn *c)
 {
-	const char *message = nbd_get_error();
+	const char *message = libnbd.get_error();
 	if (message == NULL || message[0] == 0)
 		message = "libnbd gave no reason";
-	fail_as(c, nbd_get_errno(), message);
+	fail_as(c, libnbd.get_errno(), message);
 }
 
 static const char closed[] = "the server closed the connection";
@@ -64,9 +63,9 @@ static enum binding_state state(struct binding_conn *c)
 {
 	if (c->message[0] != 0)
 		return BINDING_FAILED;
-	if (nbd_aio_is_ready(c->nbd) == 1)
+	if (libnbd.aio_is_ready(c->nbd) == 1)
 		return BINDING_READY;
-	if (nbd_aio_is_connecting(c->nbd) == 1)
+	if (libnbd.aio_is_connecting(c->nbd) == 1)
 		return BINDING_CONNECTING;
 	fail_as(c, 0, closed);
 	return BINDING_FAILED;
@@ -79,12 +78,12 @@ enum binding_state binding_connect(struct binding_conn *c, const char *uri, bool
 	// Bytes are never taken from a buffer that a reply did not fill, which
 	// on_chunk and retire see to, so they need not be cleared first. The
 	// end of an export of odd size cannot be read in aligned requests.
-	int strict = nbd_get_strict_mode(nbd) & ~LIBNBD_STRICT_ALIGN;
-	if (nbd_set_pread_initialize(nbd, false) == -1 ||
-	    nbd_set_strict_mode(nbd, strict) == -1 ||
-	    nbd_set_uri_allow_local_file(nbd, true) == -1 ||
-	    (extents && nbd_add_meta_context(nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == -1) ||
-	    nbd_aio_connect_uri(nbd, uri) == -1)
+	int strict = libnbd.get_strict_mode(nbd) & ~LIBNBD_STRICT_ALIGN;
+	if (libnbd.set_pread_initialize(nbd, false) == -1 ||
+	    libnbd.set_strict_mode(nbd, strict) == -1 ||
+	    libnbd.set_uri_allow_local_file(nbd, true) == -1 ||
+	    (extents && libnbd.add_meta_context(nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == -1) ||
+	    libnbd.aio_connect_uri(nbd, uri) == -1)
 		fail(c);
 	return state(c);
 }
@@ -92,16 +91,16 @@ enum binding_state binding_connect(struct binding_conn *c, const char *uri, bool
 void binding_info(struct binding_conn *c, struct binding_info *info)
 {
 	struct nbd_handle *nbd = c->nbd;
-	info->size = nbd_get_size(nbd);
-	info->minimum = nbd_get_block_size(nbd, LIBNBD_SIZE_MINIMUM);
-	info->preferred = nbd_get_block_size(nbd, LIBNBD_SIZE_PREFERRED);
-	info->maximum = nbd_get_block_size(nbd, LIBNBD_SIZE_MAXIMUM);
-	info->read_only = nbd_is_read_only(nbd) != 0;
-	info->flush = nbd_can_flush(nbd) == 1;
-	info->fua = nbd_can_fua(nbd) == 1;
-	info->zero = nbd_can_zero(nbd) == 1;
-	info->multi_conn = nbd_can_multi_conn(nbd) == 1;
-	info->extents = nbd_can_meta_context(nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1;
+	info->size = libnbd.get_size(nbd);
+	info->minimum = libnbd.get_block_size(nbd, LIBNBD_SIZE_MINIMUM);
+	info->preferred = libnbd.get_block_size(nbd, LIBNBD_SIZE_PREFERRED);
+	info->maximum = libnbd.get_block_size(nbd, LIBNBD_SIZE_MAXIMUM);
+	info->read_only = libnbd.is_read_only(nbd) != 0;
+	info->flush = libnbd.can_flush(nbd) == 1;
+	info->fua = libnbd.can_fua(nbd) == 1;
+	info->zero = libnbd.can_zero(nbd) == 1;
+	info->multi_conn = libnbd.can_multi_conn(nbd) == 1;
+	info->extents = libnbd.can_meta_context(nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1;
 }
 
 // keep appends pairs to those of a slot.
@@ -208,8 +207,8 @@ static void retire(struct binding_conn *c)
 	for (uint32_t i = 0; i < c->nfinished; i++) {
 		uint32_t slot = c->finished[i];
 		int err = 0;
-		if (nbd_aio_command_completed(c->nbd, c->slots[slot].cookie) != 1) {
-			err = nbd_get_errno();
+		if (libnbd.aio_command_completed(c->nbd, c->slots[slot].cookie) != 1) {
+			err = libnbd.get_errno();
 			if (err == 0)
 				err = EIO;
 		}
@@ -232,26 +231,26 @@ static void issue(struct binding_conn *c, const struct binding_request *r)
 	s->npairs = 0;
 	switch (r->op) {
 	case BINDING_READ:
-		s->cookie = nbd_aio_pread_structured(c->nbd, (void *)r->buf, r->count, r->offset, chunk, completion, 0);
+		s->cookie = libnbd.aio_pread_structured(c->nbd, (void *)r->buf, r->count, r->offset, chunk, completion, 0);
 		break;
 	case BINDING_WRITE:
-		s->cookie = nbd_aio_pwrite(c->nbd, (void *)r->buf, r->count, r->offset, completion, flags);
+		s->cookie = libnbd.aio_pwrite(c->nbd, (void *)r->buf, r->count, r->offset, completion, flags);
 		break;
 	case BINDING_ZERO:
-		s->cookie = nbd_aio_zero(c->nbd, r->count, r->offset, completion, flags);
+		s->cookie = libnbd.aio_zero(c->nbd, r->count, r->offset, completion, flags);
 		break;
 	case BINDING_FLUSH:
-		s->cookie = nbd_aio_flush(c->nbd, completion, 0);
+		s->cookie = libnbd.aio_flush(c->nbd, completion, 0);
 		break;
 	case BINDING_STATUS:
-		s->cookie = nbd_aio_block_status(c->nbd, r->count, r->offset, extent, completion, 0);
+		s->cookie = libnbd.aio_block_status(c->nbd, r->count, r->offset, extent, completion, 0);
 		break;
 	}
-	int err = nbd_get_errno();
-	if (nbd_aio_is_dead(c->nbd) == 1) {
+	int err = libnbd.get_errno();
+	if (libnbd.aio_is_dead(c->nbd) == 1) {
 		fail(c);
 		err = ENOTCONN;
-	} else if (nbd_aio_is_closed(c->nbd) == 1) {
+	} else if (libnbd.aio_is_closed(c->nbd) == 1) {
 		fail_as(c, 0, closed);
 		err = ENOTCONN;
 	}
@@ -263,8 +262,8 @@ static void issue(struct binding_conn *c, const struct binding_request *r)
 // caller should look around: at a timeout, a wake-up, or a failure.
 static bool step(struct binding_conn *c, int timeout)
 {
-	struct pollfd fds[2] = { { .fd = nbd_aio_get_fd(c->nbd) }, { .fd = c->wake, .events = POLLIN } };
-	unsigned direction = nbd_aio_get_direction(c->nbd);
+	struct pollfd fds[2] = { { .fd = libnbd.aio_get_fd(c->nbd) }, { .fd = c->wake, .events = POLLIN } };
+	unsigned direction = libnbd.aio_get_direction(c->nbd);
 	if (direction & LIBNBD_AIO_DIRECTION_READ)
 		fds[0].events |= POLLIN;
 	if (direction & LIBNBD_AIO_DIRECTION_WRITE)
@@ -277,9 +276,9 @@ static bool step(struct binding_conn *c, int timeout)
 	const short trouble = POLLERR | POLLHUP;
 	int r = 0;
 	if ((fds[0].events & POLLIN) && (fds[0].revents & (POLLIN | trouble)))
-		r = nbd_aio_notify_read(c->nbd);
+		r = libnbd.aio_notify_read(c->nbd);
 	else if (fds[0].revents & (POLLOUT | trouble))
-		r = nbd_aio_notify_write(c->nbd);
+		r = libnbd.aio_notify_write(c->nbd);
 	if (r == -1) {
 		fail(c);
 		return false;
@@ -307,7 +306,7 @@ bool binding_turn(struct binding_conn *c, uint32_t n, int timeout)
 	for (uint32_t i = 0; i < n; i++)
 		issue(c, &c->requests[i]);
 	do {
-		if (nbd_aio_is_closed(c->nbd) == 1)
+		if (libnbd.aio_is_closed(c->nbd) == 1)
 			fail_as(c, 0, closed);
 		retire(c);
 	} while (c->ndone == 0 && c->message[0] == 0 && step(c, timeout));
@@ -317,6 +316,6 @@ bool binding_turn(struct binding_conn *c, uint32_t n, int timeout)
 
 void binding_disconnect(struct binding_conn *c)
 {
-	if (nbd_aio_disconnect(c->nbd, 0) == -1)
+	if (libnbd.aio_disconnect(c->nbd, 0) == -1)
 		fail(c);
 }

@@ -86,6 +86,10 @@ struct binding_info {
 	bool read_only, flush, fua, zero, multi_conn, extents;
 };
 
+// binding_load comes once and first. It returns NULL, or why libnbd cannot be
+// used, as the dynamic loader says it.
+const char *binding_load(void);
+
 // binding_new returns NULL when there is no memory. wake stays the caller's.
 struct binding_conn *binding_new(int wake);
 

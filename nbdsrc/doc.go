@@ -3,7 +3,7 @@
 // libnbd, 1.14 or later, and takes the URIs of its doc/uri.md.
 //
 // It is the only package that needs cgo. Built without, Open answers
-// [ErrNotBuilt].
+// [ErrNotBuilt]. The first Open loads libnbd, or answers [ErrNotLoaded].
 //
 // # What callers may rely on
 //

@@ -16,6 +16,9 @@ var (
 	// ErrNotBuilt: the program was built without cgo, and so without libnbd.
 	ErrNotBuilt = errors.New("built without NBD support: build it with CGO_ENABLED=1 and libnbd's development files")
 
+	// ErrNotLoaded: libnbd is not installed, too old, or cannot be loaded.
+	ErrNotLoaded = errors.New("cannot load libnbd: install version 1.14 or later (Debian's package libnbd0)")
+
 	// ErrLost: the connection to the server failed before an answer came.
 	ErrLost = errors.New("connection lost")
 )

@@ -79,8 +79,8 @@ type Export struct {
 // Open connects to the export that an NBD URI names. ctx bounds the opening
 // only, as does the timeout of o. The error is one line that says what to do.
 func Open(ctx context.Context, uri string, o Options) (*Export, error) {
-	if !built {
-		return nil, fmt.Errorf("open %s: %w", uri, ErrNotBuilt)
+	if err := loadLibnbd(); err != nil {
+		return nil, fmt.Errorf("open %s: %w", uri, err)
 	}
 	t, err := parseURI(uri)
 	if err != nil {

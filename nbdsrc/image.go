@@ -55,8 +55,8 @@ var (
 // OpenImage starts a qemu-nbd for an image file and connects to it. ctx bounds
 // the opening only. The error is one line that says what to do.
 func OpenImage(ctx context.Context, o ImageOptions) (*Image, error) {
-	if !built {
-		return nil, fmt.Errorf("open %s: %w", o.Path, ErrNotBuilt)
+	if err := loadLibnbd(); err != nil {
+		return nil, fmt.Errorf("open %s: %w", o.Path, err)
 	}
 	server, err := qemunbd.Start(ctx, qemunbd.Options{
 		Path: o.Path, Format: o.Format, Writable: o.Writable, Snapshot: o.Snapshot,

@@ -4,7 +4,6 @@ package nbdsrc
 
 /*
 #cgo CFLAGS: -Wall -Wextra -Wno-unused-parameter
-#cgo LDFLAGS: -lnbd
 #cgo noescape binding_turn
 #cgo nocallback binding_turn
 #cgo noescape binding_nothing
@@ -17,6 +16,8 @@ import "C"
 
 import (
 	"errors"
+	"fmt"
+	"sync"
 	"syscall"
 	"unsafe"
 )
@@ -24,8 +25,14 @@ import (
 // maxInFlight is how many requests a handle takes at once.
 const maxInFlight = C.BINDING_DEPTH
 
-// built says whether there is NBD support in this program.
-const built = true
+// loadLibnbd finds libnbd and its functions, before any of them is called. See
+// load.h for why it is not linked in.
+var loadLibnbd = sync.OnceValue(func() error {
+	if why := C.binding_load(); why != nil {
+		return fmt.Errorf("%w: %s", ErrNotLoaded, C.GoString(why))
+	}
+	return nil
+})
 
 // The states of a handle.
 const (

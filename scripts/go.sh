@@ -25,7 +25,7 @@ case $have in
     ;;
 esac
 
-# NBD is spoken by the C library libnbd; without it the rest is built.
+# NBD is spoken by the C library libnbd; without its header the rest is built.
 if [ -z "${CGO_ENABLED:-}" ] && ! echo '#include <libnbd.h>' | "${CC:-gcc}" -E - >/dev/null 2>&1; then
   export CGO_ENABLED=0
   if [ "$1" = build ]; then

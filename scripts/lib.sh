@@ -8,7 +8,7 @@ build_tools=(
   /etc/ssl/certs/ca-certificates.crt:ca-certificates # the go command fetches modules
   gcc:gcc
   /usr/include/stdio.h:libc6-dev
-  /usr/include/libnbd.h:libnbd-dev
+  /usr/include/libnbd.h:libnbd-dev # with libnbd0, which the program loads
 )
 run_tools=(
   fusermount3:fuse3
