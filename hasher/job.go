@@ -98,11 +98,14 @@ func (j *job) run(w *worker) {
 			j.hash(w)
 		}
 	}
-	if w != nil && j.im.remote && !j.probe {
-		w.leave()
-	}
 	// Nothing is published that another has changed under the read.
-	err := j.im.check()
+	var err error
+	check := func() { err = j.im.check() }
+	if w != nil && j.im.remote && !j.probe {
+		w.hold(check)
+	} else {
+		check()
+	}
 	j.im.park("job")
 	j.finish(err)
 }

@@ -21,6 +21,10 @@ const (
 	// look at the stamp, a wake-up) is paid once for some pieces.
 	jobBytes = 4 << 20
 
+	// queuedJobBytes is the same for a source with queues: each job begins
+	// with nothing under way.
+	queuedJobBytes = 8 << 20
+
 	// jobBlocks bounds the digests that a job of tiny blocks gives.
 	jobBlocks = 4096
 
@@ -33,6 +37,10 @@ const (
 	// One source that hangs keeps depthPerJob of them for each job and
 	// reader at most.
 	maxWorkers = 64
+
+	// placePatience is how long a worker that has to wait keeps its place: the
+	// switch to another thread is worth more than that.
+	placePatience = 10 * time.Millisecond
 
 	// workerIdle is how long a thread waits for another job.
 	workerIdle = 10 * time.Second
@@ -232,6 +240,20 @@ func (w *worker) enter() {
 	w.active = true
 	p.active++
 	p.wakeLocked()
+}
+
+// hold calls f, which may wait for something but rarely does: should it take
+// long, the worker gives up its place.
+func (w *worker) hold(f func()) {
+	left := make(chan struct{})
+	timer := time.AfterFunc(placePatience, func() {
+		w.leave()
+		close(left)
+	})
+	f()
+	if !timer.Stop() {
+		<-left
+	}
 }
 
 // buffer returns n bytes for a piece: pieceBytes or waitedBytes. What was there
