@@ -58,7 +58,11 @@ func (im *Image) startJobLocked(s span, probe, scan bool) *job {
 		done: make(chan struct{}),
 	}
 	im.jobs = append(im.jobs, j)
-	im.pool.submit(j.run)
+	if probe {
+		go j.run(nil)
+	} else {
+		im.pool.submit(j.run)
+	}
 	return j
 }
 
@@ -86,22 +90,20 @@ func (j *job) kind(b, n int64) (resultKind, int64) {
 	return k, i - b
 }
 
-// run is the job's work, on a thread of the pool.
+// run is the job's work. A probe is cheap, and has a goroutine of its own; what
+// hashes has a worker, or nil when the pool is closed.
 func (j *job) run(w *worker) {
-	if w != nil && j.im.remote && j.probe {
-		w.leave()
-	}
-	if w != nil && !j.stop.Load() {
-		if j.probe {
-			j.ask()
-		} else {
-			j.hash(w)
-		}
+	switch {
+	case j.stop.Load():
+	case j.probe:
+		j.ask()
+	case w != nil:
+		j.hash(w)
 	}
 	// Nothing is published that another has changed under the read.
 	var err error
 	check := func() { err = j.im.check() }
-	if w != nil && j.im.remote && !j.probe {
+	if w != nil && j.im.remote {
 		w.hold(check)
 	} else {
 		check()
