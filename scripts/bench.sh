@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures hashfs against its peers, and writes docs/performance.md; then looks
-# that a million opens leave no memory behind. Arguments go to the harness: -quick tries it out and writes nothing. BENCHDIR is where the
-# data is made, NBDCOPY an nbdcopy with --blkhash (1.24 or later).
+# that a million opens leave no memory behind. Arguments go to the harness:
+# -quick tries it out and writes nothing. BENCHDIR is where the data is made,
+# NBDCOPY an nbdcopy with --blkhash (1.24 or later).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -15,6 +16,7 @@ bench_tools=(
   nbdcopy:libnbd-bin
   nbdkit:nbdkit
   fio:fio
+  perf:linux-perf
   /usr/bin/time:time # the shell's own does not measure memory
 )
 provide "${bench_tools[@]}"

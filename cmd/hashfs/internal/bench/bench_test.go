@@ -116,6 +116,23 @@ func TestParseFio(t *testing.T) {
 	}
 }
 
+func TestParseProfile(t *testing.T) {
+	report := "# Overhead  Command\n" +
+		"    40.10%  hashfs  hashfs             [.] blocks4.abi0      -      -\n" +
+		"    30.00%  swapper [kernel.kallsyms]  [k] halt\n" +
+		"    10.00%  swapper [kernel.kallsyms]  [k] tick\n" +
+		"     5.00%  nbdkit  [kernel.kallsyms]  [k] copy to user\n\n" +
+		"no line of a report\n"
+	want := []string{
+		"40.10% hashfs hashfs [.] blocks4.abi0",
+		"5.00% nbdkit [kernel.kallsyms] [k] copy to user",
+		"40.00% idle",
+	}
+	if diff := cmp.Diff(want, parseProfile(report)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestParseProcessor(t *testing.T) {
 	model, flags := parseProcessor("processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sha_ni avx2 avx512f\n\nprocessor\t: 1\nmodel name\t: Some CPU\nflags\t\t: fpu sha_ni avx2 avx512f\n")
 	if model != "Some CPU" {
@@ -165,7 +182,7 @@ func TestWriteDocument(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "docs", "performance.md")
 	rows := []*row{{
 		work: "work", peer: "peer <x", target: atMost(0.5), unit: seconds, why: "Because.", limits: "Nothing.",
-		ours: []float64{1}, theirs: []float64{4},
+		ours: []float64{1}, theirs: []float64{4}, profile: []string{"90% f", "10% idle"},
 	}, {
 		work: "other", peer: "p", unit: seconds, why: "So.", limits: "All.", missing: "no tool",
 	}}
@@ -180,6 +197,7 @@ func TestWriteDocument(t *testing.T) {
 		"\n- kernel: Linux\n",
 		"\n| 1 | work | peer &lt;x | 1 s ∞ | 4 s ∞ | 0.25 | ≤ 0.5 | pass |\n| 2 | other |",
 		"\n1. **work.** Because. *It cannot show:* Nothing.\n2. **other.** So. *It cannot show:* All. Not measured: no tool.\n",
+		"\nRow 1:\n\n```\n90% f\n10% idle\n```\n",
 		"\n- 1: 1 s against 4 s\n",
 	} {
 		if !strings.Contains(string(text), want) {

@@ -84,7 +84,8 @@ func (l *lab) experiments(ctx context.Context) (rows []*row, failed int) {
 type measurement func(context.Context) (float64, error)
 
 // race runs the two sides in turns, and fills the row. Who comes first changes
-// each time, so that neither gains by it. A side that is nil is left out.
+// each time, so that neither gains by it. A side that is nil is left out. Where
+// the target is missed the row gets a profile.
 func (l *lab) race(ctx context.Context, r *row, ours, theirs measurement) error {
 	sides := []struct {
 		run     measurement
@@ -105,5 +106,10 @@ func (l *lab) race(ctx context.Context, r *row, ours, theirs measurement) error 
 			}
 		}
 	}
-	return nil
+	if r.verdict() != "MISS" {
+		return nil
+	}
+	var err error
+	r.profile, err = l.profile(ctx, ours)
+	return err
 }

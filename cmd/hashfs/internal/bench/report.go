@@ -27,6 +27,9 @@ func printTable(w io.Writer, rows []*row) error {
 		if r.missing != "" {
 			fmt.Fprintf(w, "%s: not measured: %s\n", r.work, r.missing)
 		}
+		if len(r.profile) > 0 {
+			fmt.Fprintf(w, "\n%s, against %s:\n    %s\n", r.work, dash(r.peer), strings.Join(r.profile, "\n    "))
+		}
 	}
 	return nil
 }
@@ -48,6 +51,7 @@ func (r *row) Target() string  { return r.target.String() }
 func (r *row) Result() string  { return r.result() }
 func (r *row) Verdict() string { return r.verdict() }
 func (r *row) Missing() string { return r.missing }
+func (r *row) Profile() string { return strings.Join(r.profile, "\n") }
 func (r *row) Ours() string    { return r.unit.spread(r.ours) }
 func (r *row) Theirs() string  { return r.unit.spread(r.theirs) }
 

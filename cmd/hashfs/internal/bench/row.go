@@ -19,6 +19,7 @@ type row struct {
 
 	ours, theirs []float64 // in the unit
 	missing      string    // why there is no result
+	profile      []string  // lines of where the time goes, if the target is missed
 }
 
 // A target bounds the ratio of medians, ours by theirs, or where there is no

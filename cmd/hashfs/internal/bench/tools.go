@@ -12,6 +12,7 @@ import (
 // tools are the peers, and what else measures. Those that are not there are "".
 type tools struct {
 	openssl, b3sum, cat, fio, time string
+	perf                           string
 	qemuNBD, qemuImg, nbdkit       string
 	plainNBDCopy                   string // any
 	nbdcopy                        string // with --blkhash
@@ -34,6 +35,7 @@ func findTools(ctx context.Context, nbdcopy string) tools {
 	t := tools{
 		openssl: find("openssl"), b3sum: find("b3sum"), cat: find("cat"), fio: find("fio"),
 		qemuNBD: find("qemu-nbd"), qemuImg: find("qemu-img"), nbdkit: find("nbdkit"), plainNBDCopy: find("nbdcopy"),
+		perf: find("perf"),
 		time: find("/usr/bin/time"), // the shell's own does not measure memory
 	}
 	if nbdcopy == "" {
