@@ -23,8 +23,10 @@ provide "${bench_tools[@]}"
 
 mkdir -p build/bench
 scripts/go.sh build -o build/bench/ ./cmd/hashfs/internal/bench ./fs/internal/loopback
+scripts/go.sh test -c -o build/bench/nbdsrc.test ./nbdsrc
 [ $# -gt 0 ] || set -- -o docs/performance.md
-build/bench/bench -hashfs build/hashfs -loopback build/bench/loopback -dir "${BENCHDIR:-}" "$@"
+build/bench/bench -hashfs build/hashfs -loopback build/bench/loopback \
+  -nbdsrc build/bench/nbdsrc.test -dir "${BENCHDIR:-}" "$@"
 
 case " $* " in
   *" -quick "*) ;;

@@ -50,6 +50,7 @@ func TestUnit_format(t *testing.T) {
 		{seconds, 0.8612, "861 ms"},
 		{seconds, 0.00151, "1.51 ms"},
 		{seconds, 0.0000275, "27.5 µs"},
+		{seconds, 0.0000000384, "38.4 ns"},
 		{perSec, 53512.4, "53512/s"},
 		{mebi, 11.87, "11.9 MiB"},
 	} {
@@ -113,6 +114,16 @@ func TestParseFio(t *testing.T) {
 		if _, err := parseFio([]byte(out)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+func TestParseBenchmark(t *testing.T) {
+	v, err := parseBenchmark([]byte("goos: linux\nBenchmarkNothing-2   \t 1000\t        25.0 ns/op\nPASS\n"), "Nothing")
+	if math.Abs(v-25e-9) > 1e-12 || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	if v, err := parseBenchmark([]byte("PASS\n"), "Nothing"); err == nil {
+		t.Errorf("%v of nothing", v)
 	}
 }
 

@@ -25,6 +25,7 @@ func allExperiments() []*experiment {
 		exportExperiment("nbdkit", (*lab).nbdkitServer),
 		exportedHoleExperiment(),
 		qcow2Experiment(),
+		callExperiment(),
 		freshChecksumExperiment(),
 		freshDigestsExperiment(),
 		againExperiment(),

@@ -18,7 +18,7 @@ type lab struct {
 }
 
 func newLab(ctx context.Context, o *options) (*lab, error) {
-	for _, path := range []*string{&o.hashfs, &o.loopback} {
+	for _, path := range []*string{&o.hashfs, &o.loopback, &o.nbdsrc} {
 		abs, err := filepath.Abs(*path)
 		if err != nil {
 			return nil, err

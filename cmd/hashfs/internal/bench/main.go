@@ -3,7 +3,7 @@
 // see the same machine. It prints a table of the ratios of medians, each with
 // what it has to reach, and writes docs/performance.md.
 //
-//	bench -hashfs FILE -loopback FILE [-dir DIR] [-o FILE] [-quick] [-only REGEXP]
+//	bench -hashfs FILE -loopback FILE -nbdsrc FILE [-dir DIR] [-o FILE] [-quick] [-only REGEXP]
 //
 // It makes its data, some 13 GiB, in a new directory, by default where temporary
 // files go, and removes it at the end; it wants memory enough to hold that in
@@ -34,6 +34,7 @@ type options struct {
 	out      string // the document, "" writes none
 	hashfs   string
 	loopback string
+	nbdsrc   string // the test binary of that package
 	quick    bool
 	runs     int            // of each side
 	only     *regexp.Regexp // names of experiments; nil is all
@@ -49,6 +50,7 @@ func parse(args []string) (*options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&o.hashfs, "hashfs", "build/hashfs", "the program to measure")
 	f.StringVar(&o.loopback, "loopback", "build/bench/loopback", "the bare file system to measure writes against")
+	f.StringVar(&o.nbdsrc, "nbdsrc", "build/bench/nbdsrc.test", "the test binary of package nbdsrc, for its benchmarks")
 	f.StringVar(&o.dir, "dir", "", "where to make the data (default: where temporary files go)")
 	f.StringVar(&o.out, "o", "", "write the document to this file (default: only print the table)")
 	f.IntVar(&o.runs, "runs", 0, fmt.Sprintf("how often each side is run (default %d, %d with -quick)", fullRuns, quickRuns))

@@ -114,8 +114,10 @@ func (u unit) format(v float64) string {
 		return number(v) + " s"
 	case v >= 1e-3:
 		return number(v*1e3) + " ms"
+	case v >= 1e-6:
+		return number(v*1e6) + " µs"
 	}
-	return number(v*1e6) + " µs"
+	return number(v*1e9) + " ns"
 }
 
 // spaced puts a space before a unit that is a word.
