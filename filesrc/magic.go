@@ -36,8 +36,13 @@ func LooksLike(path string) string {
 		return ""
 	}
 	defer f.Close()
-	return detect(f, f.Size())
+	return detect(scanned{f}, f.Size())
 }
+
+// scanned is a File read such that the page cache stays as it is.
+type scanned struct{ *File }
+
+func (s scanned) ReadAt(p []byte, off int64) (int, error) { return s.ScanAt(p, off, true) }
 
 func detect(r io.ReaderAt, size int64) string {
 	for _, s := range signatures {

@@ -50,26 +50,22 @@ const directUnit = 4096
 
 // readStorage is ReadAt for what is not in the page cache, with flags of
 // preadv2(2). It reads directly where it can, which costs half of what a read
-// through the page cache does. What was written there is seen all the same:
-// the kernel writes it back first. And some files it reads through the page
-// cache all the same.
+// through the page cache does, and brings in nothing. What was written there is
+// seen all the same: the kernel writes it back first. And some files it reads
+// through the page cache all the same.
 func (h *handle) readStorage(p []byte, off int64, flags int) (n int, err error) {
-	address := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
-	aligned := off%directUnit == 0 && len(p)%directUnit == 0 && address%directUnit == 0
-	if !aligned || h.indirect.Load() {
-		return h.read(h.fd, p, off, flags)
-	}
 	h.openDirect.Do(func() {
-		err = retry(func() (err error) {
+		err := retry(func() (err error) {
 			h.direct, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", h.fd), unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 			return err
 		})
 		h.indirect.Store(err != nil)
 	})
-	if !h.indirect.Load() {
-		if n, err = h.read(h.direct, p, off, flags); err == nil || errors.Is(err, io.EOF) {
-			return n, err
-		}
+	if h.indirect.Load() {
+		return h.read(h.fd, p, off, flags)
+	}
+	if n, err = h.readDirect(p, off, flags); err == nil || errors.Is(err, io.EOF) {
+		return n, err
 	}
 	directly := n > 0 || !refused(err)
 	more, err := h.read(h.fd, p[n:], off+int64(n), flags)
@@ -77,6 +73,57 @@ func (h *handle) readStorage(p []byte, off int64, flags int) (n int, err error) 
 		h.indirect.Store(true)
 	}
 	return n + more, err
+}
+
+// readDirect reads whole units, into another buffer if p is not made of them.
+func (h *handle) readDirect(p []byte, off int64, flags int) (int, error) {
+	from := int(off % directUnit)
+	if from == 0 && len(p)%directUnit == 0 && offUnit(p) == 0 {
+		return h.read(h.direct, p, off, flags)
+	}
+	units := make([]byte, (from+len(p)+directUnit-1)/directUnit*directUnit+directUnit)
+	units = units[(directUnit-offUnit(units))%directUnit:]
+	units = units[:len(units)/directUnit*directUnit]
+	n, err := h.read(h.direct, units, off-int64(from), flags)
+	n = copy(p, units[min(from, n):n])
+	if n == len(p) {
+		err = nil
+	}
+	return n, err
+}
+
+// offUnit returns how far in memory p begins behind a multiple of directUnit.
+func offUnit(p []byte) int {
+	return int(uintptr(unsafe.Pointer(unsafe.SliceData(p))) % directUnit)
+}
+
+// Cached returns how many bytes of a range are in the page cache, whole pages
+// counted. A read with RWF_NOWAIT that finds one missing has the kernel read
+// ahead from there, and what that brings would stay. Where nobody tells, all
+// is taken to be there.
+func (f *File) Cached(off, length int64) int64 {
+	h, err := f.acquire()
+	if err != nil || length <= 0 {
+		return 0
+	}
+	defer f.release(h)
+	var c unix.Cachestat_t
+	err = unix.Cachestat(uint(h.fd), &unix.CachestatRange{Off: uint64(off), Len: uint64(length)}, &c, 0)
+	page := int64(os.Getpagesize())
+	if err == nil {
+		return min(int64(c.Cache)*page, length)
+	}
+	// Linux before 6.5, or a file system of its own mind.
+	start := off - off%page
+	there, err := h.resident(start, off+length-start)
+	if err != nil {
+		return length
+	}
+	n := int64(0)
+	for _, b := range there {
+		n += int64(b&1) * page
+	}
+	return min(n, length)
 }
 
 // refused reports whether an error says that the kernel (ENOSYS, EINVAL) or

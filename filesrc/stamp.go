@@ -113,7 +113,7 @@ func (f *File) AwaitWriters() error {
 	defer f.release(h)
 	// What they answer does not matter, an error least of all.
 	_, _ = h.seek(0, unix.SEEK_DATA)
-	_, _ = h.file.ReadAt(make([]byte, 1), 0)
+	_, _ = f.ScanAt(make([]byte, 1), 0, true)
 	return nil
 }
 

@@ -18,9 +18,11 @@ type pieces struct {
 
 	piece int64 // bytes of a read, unless it has to be waited for
 
+	cached int64 // bytes from first to end that need not be waited for
+
 	queue ReadQueue // nil: each read is made when its turn comes
-	first int64     // where the queue began
-	asked int64     // what is below was submitted to it
+	first int64     // where cached counts from, and the queue began
+	asked int64     // what is below was submitted to the queue
 }
 
 // pieces returns the pieces of the job. They have to be closed.
@@ -33,13 +35,23 @@ func (j *job) pieces(w *worker) *pieces {
 
 func (r *pieces) open() {
 	r.first, r.asked = r.pos, r.pos
-	if r.j.im.queues != nil {
-		r.queue = r.j.im.queues.Queue()
+	switch im := r.j.im; {
+	case im.queues != nil:
+		r.queue = im.queues.Queue()
+	case im.scan != nil:
+		r.cached = im.scan.Cached(r.pos, r.end-r.pos)
 	}
 }
 
 func (r *pieces) close() {
-	if r.queue != nil {
+	switch {
+	case r.queue == nil:
+	case r.pos < min(r.asked, r.end):
+		// It has to wait for reads that nobody wants any more.
+		r.w.leave()
+		r.queue.Close()
+		r.w.enter()
+	default:
 		r.queue.Close()
 	}
 }
@@ -66,11 +78,20 @@ func (r *pieces) next(limit int64) (p []byte, err error) {
 }
 
 func (r *pieces) nextRead(limit int64) ([]byte, error) {
+	im := r.j.im
 	p := r.w.buffer(pieceBytes)[:min(r.piece, limit-r.pos)]
-	n, err := r.j.readNow(p, r.pos)
-	if n == 0 && errors.Is(err, ErrWouldWait) {
+	n, err := 0, ErrWouldWait
+	switch {
+	case r.cached == 0:
+		// All of it has to be waited for.
 		p = r.w.buffer(waitedBytes)
 		p = p[:min(int64(len(p)), limit-r.pos)]
+	case r.cached == r.end-r.first:
+		if n, err = im.scan.ScanAt(p, r.pos, false); errors.Is(err, ErrWouldWait) {
+			r.cached-- // not any more
+		}
+	default:
+		n, err = im.scanNow(p, r.pos)
 	}
 	return p, r.j.readRest(r.w, p, r.pos, n, err)
 }
@@ -101,25 +122,24 @@ func (r *pieces) slot(buf []byte, off int64) []byte {
 // readFull reads p at off, all of it or with an error. The worker gives up
 // its place while it waits.
 func (j *job) readFull(w *worker, p []byte, off int64) error {
-	n, err := j.readNow(p, off)
+	n, err := j.im.scanNow(p, off)
 	return j.readRest(w, p, off, n, err)
 }
 
-// readNow reads what can be had without waiting.
-func (j *job) readNow(p []byte, off int64) (int, error) {
-	if j.im.scan == nil {
+// scanNow reads for a pass over the image what can be had without waiting.
+func (im *Image) scanNow(p []byte, off int64) (int, error) {
+	if im.scan == nil || im.scan.Cached(off, int64(len(p))) < int64(len(p)) {
 		return 0, ErrWouldWait
 	}
-	return j.im.scan.ScanAt(p, off, false)
+	return im.scan.ScanAt(p, off, false)
 }
 
-// readRest reads what readNow, which returned n and err, has left.
+// readRest reads what a read without waiting, which returned n and err, has
+// left.
 func (j *job) readRest(w *worker, p []byte, off int64, n int, err error) error {
 	if errors.Is(err, ErrWouldWait) {
 		w.leave()
-		var more int
-		more, err = j.im.scanAt(p[n:], off+int64(n))
-		n += more
+		n, err = j.im.scanRest(p, off, n)
 		w.enter()
 	}
 	return j.whole(p, n, err)
@@ -137,10 +157,12 @@ func (j *job) whole(p []byte, n int, err error) error {
 	return err
 }
 
-// scanAt reads for a pass over the image.
-func (im *Image) scanAt(p []byte, off int64) (int, error) {
+// scanRest reads what scanNow has left, and returns how much there is in all.
+func (im *Image) scanRest(p []byte, off int64, n int) (int, error) {
+	read := im.src.ReadAt
 	if im.scan != nil {
-		return im.scan.ScanAt(p, off, true)
+		read = func(p []byte, off int64) (int, error) { return im.scan.ScanAt(p, off, true) }
 	}
-	return im.src.ReadAt(p, off)
+	more, err := read(p[n:], off+int64(n))
+	return n + more, err
 }

@@ -163,7 +163,11 @@ func (r *plainReader) data(ctx context.Context, n int64) error {
 	}
 	for n > 0 {
 		p := r.worker.buffer(size)[:min(n, int64(size))]
-		if got, err := r.im.scanAt(p, r.off); got < len(p) {
+		got, err := r.im.scanNow(p, r.off)
+		if errors.Is(err, ErrWouldWait) {
+			got, err = r.im.scanRest(p, r.off, got)
+		}
+		if got < len(p) {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}

@@ -31,6 +31,10 @@ type ScanSource interface {
 	// what can be had without waiting for storage, and returns ErrWouldWait
 	// with what it has when that is less than p.
 	ScanAt(p []byte, off int64, wait bool) (int, error)
+
+	// Cached returns how many bytes of [off, off+length) are in the cache. To
+	// try a read without wait on others may bring them in.
+	Cached(off, length int64) int64
 }
 
 // A QueueSource can have reads under way ahead of their turn, so that a server

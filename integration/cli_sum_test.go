@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // Every algorithm, of blocks and plain, from a file and from a pipe, in both
@@ -42,6 +44,51 @@ func TestSum_algorithms(t *testing.T) {
 			same(t, a.name+" of a pipe", pipe.output(t), row.digest+"  -\n")
 			pipe.argv = append(sum, "--tag", "-")
 			same(t, a.name+" of a pipe, --tag", pipe.output(t), row.tagBefore+" (-) = "+row.digest+"\n")
+		}
+	}
+}
+
+// The page cache is left as it was found: empty, full or half full.
+func TestSum_page_cache(t *testing.T) {
+	dir := scratch(t)
+	data := random(81, 24<<20+5000)
+	path := filepath.Join(dir, "disk.img")
+	writeImage(t, path, data)
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	cached := func() int {
+		var c unix.Cachestat_t
+		if err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &c, 0); err != nil {
+			t.Skipf("this kernel does not tell what is cached: %v", err)
+		}
+		return int(c.Cache)
+	}
+	advise := func(advice int) {
+		if err := unix.Fadvise(int(f.Fd()), 0, 0, advice); err != nil {
+			t.Fatal(err)
+		}
+	}
+	advise(unix.FADV_DONTNEED)
+	if n := cached(); n > 0 {
+		t.Skipf("this file system keeps %d pages", n)
+	}
+	advise(unix.FADV_RANDOM)
+	sum := newOracle(data).sum()
+	for _, part := range []int{0, len(data) / 2, len(data)} {
+		if _, err := f.ReadAt(make([]byte, part), 0); err != nil {
+			t.Fatal(err)
+		}
+		before := cached()
+		same(t, "checksum", output(t, program, "sum", path), sum+"  "+path+"\n")
+		same(t, "plain", output(t, program, "sum", "--plain", path), hex.EncodeToString(digest(sha256.New, data))+"  "+path+"\n")
+		if after := cached(); after != before {
+			t.Errorf("%d pages were cached, and %d are after it", before, after)
 		}
 	}
 }

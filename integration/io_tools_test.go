@@ -98,7 +98,7 @@ func TestFio_verify(t *testing.T) {
 				}
 			}()
 			argv := []string{"fio", "--name=job", "--filename=" + d.image(), "--allow_file_create=0", "--rw=randwrite",
-				"--bsrange=512-128k", "--bs_unaligned=0", "--blockalign=512", "--size=4m", "--verify=crc32c", "--do_verify=1",
+				"--bsrange=512-128k", "--bs_unaligned=0", "--blockalign=512", "--size=4m", "--verify=crc32c", "--do_verify=1", "--verify_state_save=0",
 				"--verify_fatal=1", "--randseed=1", "--output-format=terse", "--numjobs=1"}
 			if row.name == "mmap" || row.name == "psync" {
 				argv = append(argv, "--bsrange=4k-128k", "--blockalign=4k")

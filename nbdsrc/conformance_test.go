@@ -47,6 +47,7 @@ func TestConformance(t *testing.T) {
 	const size = 3<<20 + 512
 	data := content(size)
 	odd := content(size - 211)
+	rounded := append(bytes.Clone(odd), make([]byte, 211)...)
 	for _, tc := range []struct {
 		name string
 		data []byte
@@ -62,6 +63,10 @@ func TestConformance(t *testing.T) {
 			run: func(t *testing.T) *server { return nbdkit(t, "file", sparseFile(t, odd)) }},
 		{name: "nbdkit file read-only", data: data, multi: true, readOnly: true,
 			run: func(t *testing.T) *server { return nbdkit(t, "-r", "file", sparseFile(t, data)) }},
+		{name: "rounded up", data: rounded, multi: true, readOnly: true,
+			run: func(t *testing.T) *server {
+				return nbdkit(t, "-r", "--filter=truncate", "file", sparseFile(t, odd), "round-up=512")
+			}},
 		{name: "one connection of four", data: data, multi: true, o: Options{Connections: 1},
 			run: func(t *testing.T) *server { return nbdkit(t, "file", sparseFile(t, data)) }},
 		{name: "noextents", data: data, multi: true, noHoles: true,

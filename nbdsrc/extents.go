@@ -149,7 +149,7 @@ func (w *statusWalk) adapt(s *session, r *request, span int64) {
 
 // tell yields the extents of an answer from pos on.
 func (w *statusWalk) tell(s *session, r *request) (more bool, err error) {
-	at := r.off
+	at, before := r.off, w.pos
 	for i := 0; i < len(r.pairs) && w.pos < w.end; i += 2 {
 		lo, hi := max(at, w.pos), min(at+int64(r.pairs[i]), w.end)
 		at += int64(r.pairs[i])
@@ -171,8 +171,15 @@ func (w *statusWalk) tell(s *session, r *request) (more bool, err error) {
 			return false, nil
 		}
 	}
-	if at <= w.pos && len(r.pairs) > 0 && at <= r.off {
+	if at <= r.off {
 		return false, errors.New("the server told of no byte")
+	}
+	if w.pos == before && w.pos < r.off+s.align {
+		// It ended within a unit, and would do so again: nobody can ask from
+		// the middle of one. Its rest is read.
+		x := hasher.Extent{Offset: w.pos, Length: min(r.off+s.align, w.end) - w.pos}
+		w.pos = x.End()
+		return w.yield(x), nil
 	}
 	return true, nil
 }

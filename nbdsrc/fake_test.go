@@ -202,6 +202,12 @@ func TestExtents_answers(t *testing.T) {
 		{"in small steps", func(off uint64, length uint32) []chunk { return []chunk{statusChunk(65536, 3)} }, false, size},
 		{"with empty extents", func(off uint64, length uint32) []chunk { return []chunk{statusChunk(0, 3, 65536, 1, 0, 0)} }, false, 0},
 		{"unknown bits", func(off uint64, length uint32) []chunk { return []chunk{statusChunk(length, 0xfffffffc)} }, false, 0},
+		{"ends within a unit", func(off uint64, length uint32) []chunk {
+			if off < 5000 {
+				return []chunk{statusChunk(uint32(5000-off), 0)}
+			}
+			return []chunk{statusChunk(length, 3)}
+		}, false, size - 5120},
 		{"of no byte", func(off uint64, length uint32) []chunk { return []chunk{statusChunk(0, 3)} }, true, 0},
 		{"no extent", func(off uint64, length uint32) []chunk { return []chunk{{}} }, true, 0},
 		{"two answers", func(off uint64, length uint32) []chunk {

@@ -10,7 +10,7 @@ import (
 // queuePatience is for how long a reader keeps what he has from others before
 // he lets go of it to wait for a reply: a server on the same machine that is
 // short of processors takes as long as this, and costs less than the switch.
-const queuePatience = 10 * time.Millisecond
+const queuePatience = time.Millisecond
 
 // A queue is a hasher.ReadQueue. It has a lane if one is free, else it uses
 // the connections that all share. What either cannot do, ReadAt does.
@@ -72,7 +72,7 @@ func (s *session) takes(p []byte, off int64) bool {
 func (q *queue) Next(wait bool) (n int, err error) {
 	read := &q.reads[0]
 	if read.r != nil {
-		if !q.await(read.r, wait) {
+		if !q.await(read.r, q.e.patience(), wait) {
 			return 0, hasher.ErrWouldWait
 		}
 		n, err = len(read.p), read.r.wait()
@@ -95,10 +95,10 @@ func (q *queue) Next(wait bool) (n int, err error) {
 func (q *queue) pop() { q.reads = q.reads[1:] }
 
 // await waits for a request, and reports whether it is done.
-func (q *queue) await(r *request, wait bool) bool {
+func (q *queue) await(r *request, t times, wait bool) bool {
 	if q.lane != nil {
 		if !r.isDone() {
-			r.times = q.e.patience()
+			r.times = t
 		}
 		if wait {
 			return q.lane.await(r, -1)
@@ -121,9 +121,10 @@ func (q *queue) await(r *request, wait bool) bool {
 
 // Close follows hasher.ReadQueue.
 func (q *queue) Close() {
+	t := q.e.patience() // for all
 	for _, read := range q.reads {
 		if read.r != nil {
-			q.await(read.r, true)
+			q.await(read.r, t, true)
 			_ = read.r.wait() // nobody wants it
 		}
 	}

@@ -1,0 +1,102 @@
+package hasher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"hashfs/blockcache"
+)
+
+// stuck is a source whose queues give one piece and then nothing more, until
+// it is released.
+type stuck struct {
+	*memSource
+	first   func() // called by the first Next
+	release chan struct{}
+}
+
+type stuckQueue struct {
+	stuck
+	given bool
+}
+
+func (s stuck) Queue() ReadQueue { return &stuckQueue{stuck: s} }
+
+func (q *stuckQueue) Submit([]byte, int64) {}
+
+func (q *stuckQueue) Next(bool) (int, error) {
+	if !q.given {
+		q.given = true
+		q.first()
+		return 64, nil
+	}
+	<-q.release
+	return 0, errors.New("released")
+}
+
+func (q *stuckQueue) Close() { <-q.release }
+
+// TestPieces_close: a job that was stopped while its source still owes it reads
+// does not keep the place of others.
+func TestPieces_close(t *testing.T) {
+	pool := NewPool(1, false)
+	defer pool.Close()
+	spec := mustSpec(t, "sha256/64")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	src := stuck{memSource: newMemSource(1024), release: make(chan struct{})}
+	var im *Image
+	src.first = func() {
+		cancel()
+		for { // until the job is stopped, some time after its last reader left
+			im.mu.Lock()
+			stopped := len(im.jobs) > 0 && im.jobs[0].stop.Load()
+			im.mu.Unlock()
+			if stopped {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	im, err := New(src, Options{Spec: spec, Cache: blockcache.New(1 << 20), Pool: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	im.pieceBytes = 64
+	src.data[1000] = 1 // a probe would find a hole
+	src.unholeLocked(0, 1024)
+	v, err := im.OpenView(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if _, err := v.Checksum(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("checksum: %v", err)
+	}
+
+	other, err := New(newMemSource(1024), Options{Spec: spec, Cache: blockcache.New(1 << 20), Pool: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	w, err := other.OpenView(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	digests := make([]byte, 16*32)
+	other.src.(*memSource).unholeLocked(0, 1024)
+	if err := w.ReadDigests(soon, digests, 0); err != nil {
+		t.Errorf("another image: %v", err)
+	}
+	if want := plainDigests(spec, make([]byte, 1024)); !bytes.Equal(digests, want) {
+		t.Error("another image: wrong digests")
+	}
+	close(src.release)
+}
