@@ -127,7 +127,7 @@ func New(src Source, o Options) (*Image, error) {
 		park:       func(string) {},
 		tuning: tuning{
 			pieceBytes:       pieceBytes,
-			jobBlocks:        jobBlocksOf(jobBytes, o.Spec),
+			jobBlocks:        int64(max(1, min(jobBytes/o.Spec.BlockSize, jobBlocks))),
 			checkpointBlocks: checkpointBlocks,
 			probeExtents:     probeExtents,
 			maxCapture:       maxCapture,
@@ -138,9 +138,7 @@ func New(src Source, o Options) (*Image, error) {
 	}
 	im.log = im.log.With("image", o.Name)
 	im.scan, _ = src.(ScanSource)
-	if im.queues, _ = src.(QueueSource); im.queues != nil {
-		im.jobBlocks = jobBlocksOf(queuedJobBytes, o.Spec)
-	}
+	im.queues, _ = src.(QueueSource)
 	im.extents, _ = src.(ExtentSource)
 	im.zeroing, _ = src.(ZeroSource)
 	if r, ok := src.(RemoteSource); ok {
@@ -173,11 +171,6 @@ func New(src Source, o Options) (*Image, error) {
 	im.checkpoints.distance = im.checkpointBlocks
 	im.table = im.cache.NewTable(im.blocks, int(im.digestSize))
 	return im, nil
-}
-
-// jobBlocksOf returns how many blocks there are in a job of about size bytes.
-func jobBlocksOf(size int, s Spec) int64 {
-	return int64(max(1, min(size/s.BlockSize, jobBlocks)))
 }
 
 // blocks returns the number of blocks of an image of size bytes.

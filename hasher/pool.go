@@ -18,12 +18,9 @@ const (
 	waitedBytes = 1 << 20
 
 	// jobBytes is what a job covers, so that the price of a job (locks, a
-	// look at the stamp, a wake-up) is paid once for some pieces.
-	jobBytes = 4 << 20
-
-	// queuedJobBytes is the same for a source with queues: each job begins
-	// with nothing under way.
-	queuedJobBytes = 8 << 20
+	// look at the stamp, wake-ups, from a server the first reply) is paid once
+	// for many pieces.
+	jobBytes = 8 << 20
 
 	// jobBlocks bounds the digests that a job of tiny blocks gives.
 	jobBlocks = 4096

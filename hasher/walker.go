@@ -205,13 +205,18 @@ func (w *walker) leavePassedLocked() {
 }
 
 // coveredLocked returns what ends when something is known of block pos: a
-// mutation that writes it, or a job that reads it.
+// mutation that writes it, or a job that reads it. A pass over the image waits
+// for a few jobs at a time: to be woken after each costs more than to hash the
+// digests of zeros.
 func (w *walker) coveredLocked() <-chan struct{} {
 	if m := w.im.writingLocked(span{w.pos, w.pos + 1}); m != nil {
 		return m.done
 	}
-	for _, j := range w.jobs {
+	for i, j := range w.jobs {
 		if j.lo <= w.pos && w.pos < j.hi && !j.finished {
+			if later := w.jobs[(i+len(w.jobs))/2]; w.scan && !later.finished {
+				j = later
+			}
 			return j.done
 		}
 	}
