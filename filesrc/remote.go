@@ -33,6 +33,10 @@ func (f *File) Remote() bool {
 		return false
 	}
 	defer f.release(h)
+	return h.remote()
+}
+
+func (h *handle) remote() bool {
 	var st unix.Statfs_t
 	if err := retry(func() error { return unix.Fstatfs(h.fd, &st) }); err != nil {
 		return false

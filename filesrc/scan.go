@@ -55,6 +55,12 @@ const directUnit = 4096
 // through the page cache all the same.
 func (h *handle) readStorage(p []byte, off int64, flags int) (n int, err error) {
 	h.openDirect.Do(func() {
+		// One large read would be many requests at once there, and others,
+		// as those for the file's times, would wait behind them.
+		if h.remote() {
+			h.indirect.Store(true)
+			return
+		}
 		err := retry(func() (err error) {
 			h.direct, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", h.fd), unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 			return err
