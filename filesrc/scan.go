@@ -51,8 +51,8 @@ const directUnit = 4096
 // readStorage is ReadAt for what is not in the page cache, with flags of
 // preadv2(2). It reads directly where it can, which costs half of what a read
 // through the page cache does, and brings in nothing. What was written there is
-// seen all the same: the kernel writes it back first. And some files it reads
-// through the page cache all the same.
+// seen: the kernel writes it back first. The flags are for files that it reads
+// through the page cache even so.
 func (h *handle) readStorage(p []byte, off int64, flags int) (n int, err error) {
 	h.openDirect.Do(func() {
 		// One large read would be many requests at once there, and others,

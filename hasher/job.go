@@ -263,7 +263,7 @@ func (j *job) hash(w *worker) {
 			return
 		}
 		if int64(j.im.spec.BlockSize) <= r.piece {
-			b += j.hashPiece(w, r, b)
+			b += j.hashPiece(r, b)
 			continue
 		}
 		if !j.hashLong(r, b) {
@@ -277,14 +277,14 @@ func (j *job) hash(w *worker) {
 // hashPiece reads some blocks from lo on with one read, and returns how many.
 // If that fails it reads each by itself, so that one bad block does not take
 // its neighbours along.
-func (j *job) hashPiece(w *worker, r *pieces, lo int64) int64 {
+func (j *job) hashPiece(r *pieces, lo int64) int64 {
 	bs := int64(j.im.spec.BlockSize)
 	off := r.pos
 	p, err := r.next(r.end)
 	hi := lo + j.im.spec.blocks(int64(len(p)))
 	switch {
 	case err == nil:
-		j.hashBlocks(w, lo, p)
+		j.hashBlocks(r.w, lo, p)
 	case errors.Is(err, ErrUnavailable):
 		for b := lo; b < hi; b++ {
 			j.kinds[b-j.lo] = resultFailed
@@ -295,10 +295,10 @@ func (j *job) hashPiece(w *worker, r *pieces, lo int64) int64 {
 		for b := lo; b < hi && !j.stop.Load(); b++ {
 			block := p[(b-lo)*bs:]
 			block = block[:min(bs, int64(len(block)))]
-			if err := j.readFull(w, block, b*bs); err != nil {
+			if err := j.readFull(r.w, block, b*bs); err != nil {
 				j.fail(b, err)
 			} else {
-				j.hashBlocks(w, b, block)
+				j.hashBlocks(r.w, b, block)
 			}
 		}
 	}

@@ -64,7 +64,7 @@ func (q *queue) Submit(p []byte, off int64) {
 // takes reports whether a read can be one request, as it is.
 func (s *session) takes(p []byte, off int64) bool {
 	n := int64(len(p))
-	return n > 0 && n <= s.piece && n <= s.size && off <= s.size-n && off%s.align == 0 && (n%s.align == 0 || off+n == s.size)
+	return n > 0 && n <= s.piece && off >= 0 && off <= s.size-n && off%s.align == 0 && (n%s.align == 0 || off+n == s.size)
 }
 
 // Next follows hasher.ReadQueue. A read whose connection is lost is made again
