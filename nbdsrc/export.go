@@ -144,12 +144,12 @@ func (e *Export) begin(first *conn) {
 	if e.last != nil {
 		epoch = e.last.epoch + 1
 	}
-	s := newSession(first, epoch)
+	s := newSession(first, epoch, e.lost)
 	e.session, e.last = s, s
-	s.join(first, e.lost)
+	s.join(first)
 	if s.multiConn && e.o.Connections > 1 {
 		s.running.Go(func() {
-			s.widen(&e.target, e.o.Connections, !e.o.NoExtents, e.o.Timeout, e.log, e.lost)
+			s.widen(&e.target, e.o.Connections, !e.o.NoExtents, e.o.Timeout, e.log)
 		})
 	}
 	e.turnLocked()

@@ -13,19 +13,18 @@ type lane struct {
 	conn   *conn
 	flight *flight
 	s      *session
-	lost   func(s *session, cause error, since time.Time)
 	taken  bool // guarded by the session's joining
 	landed bool // the connection is let go of
 }
 
 // addLane adds a connection that is a lane, unless the session is over.
-func (s *session) addLane(c *conn, lost func(s *session, cause error, since time.Time)) bool {
+func (s *session) addLane(c *conn) bool {
 	s.joining.Lock()
 	defer s.joining.Unlock()
 	if s.over.Err() != nil {
 		return false
 	}
-	s.lanes = append(s.lanes, &lane{conn: c, flight: newFlight(c), s: s, lost: lost})
+	s.lanes = append(s.lanes, &lane{conn: c, flight: newFlight(c), s: s})
 	return true
 }
 
@@ -82,8 +81,7 @@ func (l *lane) await(r *request, patience time.Duration) bool {
 		}
 		// It comes back early when a signal of Go's runtime interrupts it.
 		if cause, since := l.flight.turn(wait); cause != nil {
-			l.lost(l.s, cause, since)
-			l.s.finish(cause)
+			l.s.fail(cause, since)
 			l.land(cause)
 			return true
 		}

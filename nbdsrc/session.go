@@ -29,8 +29,9 @@ type session struct {
 	piece int64 // length of a request for data at most: a multiple of align
 	align int64 // of requests for data
 
-	conns atomic.Pointer[[]*conn] // that everybody shares: at least one
-	over  context.Context         // done when the session is
+	conns atomic.Pointer[[]*conn]                        // that everybody shares: at least one
+	lost  func(s *session, cause error, since time.Time) // called when any connection fails, before its requests do
+	over  context.Context                                // done when the session is
 	end   context.CancelCauseFunc
 
 	// joining lets connections be added up to the end, and none after it. It
@@ -40,8 +41,8 @@ type session struct {
 	running sync.WaitGroup // shared connections, and the goroutine that adds others
 }
 
-func newSession(first *conn, epoch uint64) *session {
-	s := &session{info: first.info, epoch: epoch, since: time.Now()}
+func newSession(first *conn, epoch uint64, lost func(s *session, cause error, since time.Time)) *session {
+	s := &session{info: first.info, epoch: epoch, since: time.Now(), lost: lost}
 	s.align = max(1, s.minimum)
 	if s.minimum == 0 {
 		s.align = unknownMinimum
@@ -59,9 +60,8 @@ func newSession(first *conn, epoch uint64) *session {
 	return s
 }
 
-// join adds a connection, unless the session is over. lost is called when any
-// connection fails, before its requests do.
-func (s *session) join(c *conn, lost func(s *session, cause error, since time.Time)) bool {
+// join adds a connection, unless the session is over.
+func (s *session) join(c *conn) bool {
 	s.joining.Lock()
 	defer s.joining.Unlock()
 	if s.over.Err() != nil {
@@ -70,12 +70,15 @@ func (s *session) join(c *conn, lost func(s *session, cause error, since time.Ti
 	conns := append((*s.conns.Load())[:len(*s.conns.Load()):len(*s.conns.Load())], c)
 	s.conns.Store(&conns)
 	s.running.Go(func() {
-		c.run(func(cause error, since time.Time) {
-			lost(s, cause, since)
-			s.finish(cause)
-		})
+		c.run(s.fail)
 	})
 	return true
+}
+
+// fail ends the session for a connection that has failed.
+func (s *session) fail(cause error, since time.Time) {
+	s.lost(s, cause, since)
+	s.finish(cause)
 }
 
 // finish ends all connections. It does not wait.
@@ -98,7 +101,7 @@ func (s *session) finish(cause error) {
 // widen makes more connections, up to n in all. Half of them are lanes, which
 // come first, since a pass over the image is what takes time. What stands in
 // the way of one is no failure: the server may be at its limit.
-func (s *session) widen(t *target, n int, extents bool, timeout time.Duration, log *slog.Logger, lost func(*session, error, time.Time)) {
+func (s *session) widen(t *target, n int, extents bool, timeout time.Duration, log *slog.Logger) {
 	for made := 1; made < n; made++ {
 		c, err := dial(s.over, t, extents, timeout)
 		if err == nil && c.info != s.info {
@@ -116,7 +119,7 @@ func (s *session) widen(t *target, n int, extents bool, timeout time.Duration, l
 		if made <= n/2 {
 			add = s.addLane
 		}
-		if !add(c, lost) {
+		if !add(c) {
 			c.free()
 			return
 		}
