@@ -48,7 +48,7 @@ func TestLost_while_hashing(t *testing.T) {
 			same(t, "the first block", string(head), want[:90])
 
 			// The bytes come slowly enough that it dies amid them.
-			s.argv[len(s.argv)-1] = "rdelay=2"
+			s.argv[len(s.argv)-1] = "rdelay=60"
 			s.restart()
 			reader := startCommand(t, "cat", m.path("x", "digests"))
 			defer reader.stop()

@@ -88,6 +88,11 @@ enum binding_state binding_connect(struct binding_conn *c, const char *uri, bool
 	return state(c);
 }
 
+int binding_socket(struct binding_conn *c)
+{
+	return libnbd.aio_get_fd(c->nbd);
+}
+
 void binding_info(struct binding_conn *c, struct binding_info *info)
 {
 	struct nbd_handle *nbd = c->nbd;

@@ -106,6 +106,9 @@ enum binding_state binding_wait(struct binding_conn *c, int timeout);
 
 void binding_info(struct binding_conn *c, struct binding_info *info);
 
+// binding_socket returns the descriptor of the socket, which stays libnbd's.
+int binding_socket(struct binding_conn *c);
+
 // binding_turn sends the first n requests, and returns with done and ndone
 // when at least one request is done, after timeout milliseconds, or when wake
 // was written to. It reports false if the connection has failed; requests that

@@ -31,10 +31,11 @@ type conn struct {
 	info info
 	h    *handle
 	wake int // eventfd
+	peer int // of our own, for the socket; -1 before it is connected
 	load atomic.Int32
 
-	// mu guards what follows, and keeps wake open while it is written to. It
-	// is never held across a call of C, and no other lock is taken under it.
+	// mu guards what follows, and keeps wake and peer open while they are used.
+	// It is never held across a call of C, and no other lock is taken under it.
 	mu       sync.Mutex
 	queue    []*request // not yet handed to C
 	sleeping bool       // run is, or soon will be, waiting in C
@@ -54,16 +55,21 @@ func newConn() (*conn, error) {
 		unix.Close(wake)
 		return nil, err
 	}
-	return &conn{h: h, wake: wake, ended: make(chan struct{})}, nil
+	return &conn{h: h, wake: wake, peer: -1, ended: make(chan struct{})}, nil
 }
 
 // free lets go of handle and buffers, and finishes what is still queued.
 func (c *conn) free() {
+	c.mu.Lock()
+	close(c.ended)
+	unix.Close(c.wake)
+	if c.peer >= 0 {
+		unix.Close(c.peer)
+	}
+	c.mu.Unlock()
 	c.h.free()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	close(c.ended)
-	unix.Close(c.wake)
 	for _, r := range c.queue {
 		r.finish(&lostError{c.cause, false})
 	}
@@ -100,6 +106,11 @@ func dial(ctx context.Context, t *target, extents bool, timeout time.Duration) (
 			return nil, err
 		}
 		c.info = c.h.info()
+		c.peer, err = unix.FcntlInt(uintptr(c.h.socket()), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			c.free()
+			return nil, fmt.Errorf("duplicate the socket: %w", err)
+		}
 		return c, nil
 	case <-ctx.Done():
 		return leave(ctx.Err())
@@ -177,6 +188,21 @@ func (c *conn) submit(rs ...*request) {
 			r.finish(&lostError{cause, false})
 		}
 	}
+}
+
+// hungUp reports whether the server has closed the connection, which shows
+// before run has come to the end of what was received.
+func (c *conn) hungUp() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.ended:
+		return true
+	default:
+	}
+	fds := []unix.PollFd{{Fd: int32(c.peer), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0
 }
 
 // queued reports whether there are requests that C has not been handed.

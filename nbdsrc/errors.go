@@ -26,6 +26,9 @@ var (
 // errEnded ends a connection that is no longer needed.
 var errEnded = errors.New("closed")
 
+// errHungUp is the end of a connection that nobody has come upon by reading.
+var errHungUp = errors.New("the server closed the connection")
+
 // A connError is why libnbd could not connect or stay connected.
 type connError struct {
 	message string

@@ -324,28 +324,40 @@ const stampTime = 1
 // Stamp returns a stamp that differs from those before a reconnect, and before
 // the block status was found to be wrong: by Inode, which counts the sessions,
 // and by Dev. Changes that others make to the export are not seen. MTime is
-// when the session began. It does no I/O; its error says that the connection
-// has been lost for longer than requests wait.
+// when the session began. While the connection is lost, also if only the
+// kernel knows yet, it waits for another as requests do: what the server has
+// meanwhile, nobody can say. Its error says that there was none in time.
 func (e *Export) Stamp() (hasher.Stamp, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closing.Err() != nil {
-		return hasher.Stamp{}, fmt.Errorf("%s: %w", e.uri, hasher.ErrClosed)
+	t := e.patience()
+	for {
+		session, err := e.live(t)
+		if err != nil {
+			return hasher.Stamp{}, fmt.Errorf("%s: %w", e.uri, err)
+		}
+		if session.hungUp() {
+			e.lost(session, errHungUp, time.Now())
+			continue
+		}
+		e.mu.Lock()
+		current := e.session == session
+		if current {
+			e.size.Store(session.size)
+		}
+		e.mu.Unlock()
+		if !current {
+			continue
+		}
+		s := hasher.Stamp{
+			Size:  session.size,
+			MTime: session.since.UnixNano(),
+			CTime: stampTime,
+			Inode: session.epoch,
+		}
+		if e.distrusted.Load() {
+			s.Dev = 1
+		}
+		return s, nil
 	}
-	if e.session == nil && time.Since(e.outage) >= e.o.Timeout/2 {
-		return hasher.Stamp{}, fmt.Errorf("%s: %w", e.uri, &lostError{e.cause, false})
-	}
-	e.size.Store(e.last.size)
-	s := hasher.Stamp{
-		Size:  e.last.size,
-		MTime: e.last.since.UnixNano(),
-		CTime: stampTime,
-		Inode: e.last.epoch,
-	}
-	if e.distrusted.Load() {
-		s.Dev = 1
-	}
-	return s, nil
 }
 
 // AwaitWriters has nothing to wait for: NBD tells nothing of other writers.

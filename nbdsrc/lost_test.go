@@ -124,13 +124,40 @@ func TestLost_restart(t *testing.T) {
 	}
 	inFlight(t, e, 4)
 	s.kill()
-	if during := stamp(t, e); during != before && during.Inode != before.Inode+1 {
-		t.Errorf("stamp while it was away: %+v", during)
+	during := make(chan hasher.Stamp, 1)
+	go func() {
+		s, _ := e.Stamp()
+		during <- s
+	}()
+	select {
+	case s := <-during:
+		t.Errorf("stamp while it was away: %+v", s)
+	case <-time.After(50 * time.Millisecond):
 	}
 	s.start()
-	until(t, "it is connected again", func() bool { return e.Connections() > 0 && stamp(t, e) != before })
+	if s := <-during; s.Inode != before.Inode+1 {
+		t.Errorf("stamp %+v, then %+v", before, s)
+	}
 	stop.Store(true)
 	wg.Wait()
+}
+
+// TestLost_unnoticed: that the server is another one shows in the stamp also
+// before anybody has read that the old one has closed its connections.
+func TestLost_unnoticed(t *testing.T) {
+	for _, connections := range []int{1, 4} {
+		s := nbdkit(t, "memory", "1M")
+		e := s.open(Options{Connections: connections})
+		until(t, "all connections are there", func() bool { return e.Connections() == connections })
+		for range 4 {
+			before := stamp(t, e)
+			s.kill()
+			s.start()
+			if after := stamp(t, e); after == before {
+				t.Fatalf("%d connections: stamp %+v before and after", connections, before)
+			}
+		}
+	}
 }
 
 func checkReadOnce(t *testing.T, e *Export, model []byte) {

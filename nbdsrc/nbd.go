@@ -83,6 +83,9 @@ func (h *handle) failure() *connError {
 	return &connError{C.GoString(&h.c.message[0]), syscall.Errno(h.c.error)}
 }
 
+// socket returns the descriptor of the socket, which stays libnbd's.
+func (h *handle) socket() int { return int(C.binding_socket(h.c)) }
+
 func (h *handle) info() info {
 	var i C.struct_binding_info
 	C.binding_info(h.c, &i)

@@ -36,6 +36,7 @@ func (*handle) connect(string, bool) state                   { return stateFaile
 func (*handle) wait(int) state                               { return stateFailed }
 func (*handle) disconnect()                                  {}
 func (*handle) failure() *connError                          { return &connError{ErrNotBuilt.Error(), 0} }
+func (*handle) socket() int                                  { return -1 }
 func (*handle) info() info                                   { return info{} }
 func (*handle) put(int, uint32, *request)                    {}
 func (*handle) turn(int, int) bool                           { return false }

@@ -126,6 +126,17 @@ func (s *session) widen(t *target, n int, extents bool, timeout time.Duration, l
 	}
 }
 
+// hungUp reports whether the server has closed one of the connections, be it
+// that nobody has noticed yet.
+func (s *session) hungUp() bool {
+	for _, c := range *s.conns.Load() {
+		if c.hungUp() {
+			return true
+		}
+	}
+	return false
+}
+
 // connections returns how many there are.
 func (s *session) connections() int {
 	s.joining.Lock()
