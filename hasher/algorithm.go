@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"hashfs/hasher/internal/blake3x16"
-	"hashfs/hasher/internal/sha256x4"
+	"hashfs/hasher/internal/sha256lanes"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/crypto/blake2b"
@@ -31,14 +31,18 @@ type Algorithm struct {
 	// appendSums, where there is one, does what BlockHasher.AppendSums does
 	// faster than a stream can.
 	appendSums func(dst, data []byte, blockSize int) []byte
+
+	// wholeBytes, where there is one, returns how many bytes of data appendSums
+	// needs at a time to be at its fastest.
+	wholeBytes func(blockSize int) int
 }
 
 // The names are blksum's, in the order in which the user is shown them.
 var algorithms = []*Algorithm{
 	{name: "md5", size: md5.Size, new: md5.New},
 	{name: "sha1", size: sha1.Size, new: sha1.New},
-	{name: "sha224", size: sha256.Size224, new: sha256.New224, appendSums: sha256x4.AppendSums224},
-	{name: "sha256", size: sha256.Size, new: sha256.New, appendSums: sha256x4.AppendSums256},
+	{name: "sha224", size: sha256.Size224, new: sha256.New224, appendSums: sha256lanes.AppendSums224, wholeBytes: sha256lanes.WholeBytes},
+	{name: "sha256", size: sha256.Size, new: sha256.New, appendSums: sha256lanes.AppendSums256, wholeBytes: sha256lanes.WholeBytes},
 	{name: "sha384", size: sha512.Size384, new: sha512.New384},
 	{name: "sha512", size: sha512.Size, new: sha512.New},
 	{name: "sha512-224", size: sha512.Size224, new: sha512.New512_224},
@@ -129,8 +133,8 @@ func (a *Algorithm) NewBlockHasher(blockSize int) *BlockHasher {
 // Empty data has no block. It allocates nothing when dst has the capacity.
 //
 // Data of several blocks is worth more than a call a block: sha256 and sha224
-// hash four side by side in little more time than two, and blake3 hashes as many
-// as have 32 chunks of 1 KiB together.
+// hash up to 16 side by side, and blake3 as many as have 32 chunks of 1 KiB
+// together.
 func (h *BlockHasher) AppendSums(dst, data []byte) []byte {
 	blocks := len(data) / h.blockSize
 	if len(data)%h.blockSize != 0 {

@@ -126,7 +126,7 @@ func New(src Source, o Options) (*Image, error) {
 		complained: map[int64]bool{},
 		park:       func(string) {},
 		tuning: tuning{
-			pieceBytes:       pieceBytes,
+			pieceBytes:       o.Spec.pieceBytes(),
 			jobBlocks:        int64(max(1, min(jobBytes/o.Spec.BlockSize, jobBlocks))),
 			checkpointBlocks: checkpointBlocks,
 			probeExtents:     probeExtents,

@@ -8,15 +8,15 @@ import (
 // pieces gives the bytes of a job in order, a piece at a time, to the worker
 // that hashes them.
 //
-// Where the bytes are at hand a piece is small. What has to be waited for is
-// read in larger ones, or, if the source has queues, ahead of its turn.
+// What has to be waited for is read in large pieces, or, if the source has
+// queues, ahead of its turn.
 type pieces struct {
 	j   *job
 	w   *worker
 	pos int64 // what next gives, bytes
 	end int64 // of the job
 
-	piece int64 // bytes of a read, unless it has to be waited for
+	piece int64 // bytes that are hashed at a time
 
 	cached int64 // bytes from first to end that need not be waited for
 
@@ -79,7 +79,7 @@ func (r *pieces) next(limit int64) (p []byte, err error) {
 
 func (r *pieces) nextRead(limit int64) ([]byte, error) {
 	im := r.j.im
-	p := r.w.buffer(pieceBytes)[:min(r.piece, limit-r.pos)]
+	p := r.w.buffer(int(r.piece))[:min(r.piece, limit-r.pos)]
 	n, err := 0, ErrWouldWait
 	switch {
 	case r.cached == 0:
@@ -97,26 +97,37 @@ func (r *pieces) nextRead(limit int64) ([]byte, error) {
 }
 
 func (r *pieces) nextQueued() ([]byte, error) {
-	buf := r.w.buffer(waitedBytes)
-	slots := int64(len(buf)) / r.piece
-	for r.asked < r.end && r.asked < r.pos+slots*r.piece {
-		r.queue.Submit(r.slot(buf, r.asked), r.asked)
-		r.asked += r.piece
+	// The server has another piece to send while one is hashed.
+	buf := r.w.buffer(max(waitedBytes, 2*int(r.piece)))
+	request := min(r.piece, pieceBytes)
+	for r.asked < r.end && r.asked < r.pos+int64(len(buf)) {
+		r.queue.Submit(r.slot(buf, r.asked, request), r.asked)
+		r.asked += request
 	}
-	p := r.slot(buf, r.pos)
+	p := r.slot(buf, r.pos, r.piece)
+	var failed error
+	for n := int64(0); n < int64(len(p)); n += request {
+		if err := r.await(p[n:min(n+request, int64(len(p)))]); failed == nil {
+			failed = err
+		}
+	}
+	return p, failed
+}
+
+// await waits for the next request of the queue, which reads p.
+func (r *pieces) await(p []byte) error {
 	n, err := r.queue.Next(false)
 	if errors.Is(err, ErrWouldWait) {
 		r.w.leave()
 		n, err = r.queue.Next(true)
 		r.w.enter()
 	}
-	return p, r.j.whole(p, n, err)
+	return r.j.whole(p, n, err)
 }
 
-// slot returns the part of the buffer that the piece at off goes to.
-func (r *pieces) slot(buf []byte, off int64) []byte {
-	i := (off - r.first) / r.piece % (int64(len(buf)) / r.piece)
-	return buf[i*r.piece:][:min(r.piece, r.end-off)]
+// slot returns the part of the buffer that up to n bytes at off go to.
+func (r *pieces) slot(buf []byte, off, n int64) []byte {
+	return buf[(off-r.first)%int64(len(buf)):][:min(n, r.end-off)]
 }
 
 // readFull reads p at off, all of it or with an error. The worker gives up

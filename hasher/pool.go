@@ -9,12 +9,13 @@ import (
 )
 
 const (
-	// pieceBytes is what a worker reads and hashes at a time: small enough
-	// that the bytes are still in a core's own cache when they are hashed.
+	// pieceBytes is what a worker reads and hashes at a time, and what it asks
+	// of a server in one request: small enough that the bytes are still in a
+	// core's own cache when they are hashed. See Spec.pieceBytes.
 	pieceBytes = 256 << 10
 
 	// waitedBytes is what a worker has under way when it has to wait for a
-	// disk or a server: in one read, or in as many pieces as there are in it.
+	// disk or a server, in one read or in several.
 	waitedBytes = 1 << 20
 
 	// jobBytes is what a job covers, so that the price of a job (locks, a
@@ -72,7 +73,7 @@ type Pool struct {
 type worker struct {
 	pool    *Pool
 	active  bool   // it is counted in the pool's active
-	buf     []byte // pieceBytes; waitedBytes once it had to wait
+	buf     []byte // grows to what was needed
 	hashers map[Spec]*BlockHasher
 }
 
@@ -253,8 +254,8 @@ func (w *worker) hold(f func()) {
 	}
 }
 
-// buffer returns n bytes for a piece: pieceBytes or waitedBytes. What was there
-// before is lost when it grows.
+// buffer returns n bytes for pieces. What was there before is lost when it
+// grows.
 func (w *worker) buffer(n int) []byte {
 	if len(w.buf) < n {
 		w.buf = make([]byte, n)

@@ -47,6 +47,17 @@ func (s Spec) String() string {
 	return s.Algorithm.Name() + "/" + strconv.Itoa(s.BlockSize)
 }
 
+// pieceBytes returns how many bytes a worker hashes at a time: more than usual
+// where that hashes faster, if they are not too many for that.
+func (s Spec) pieceBytes() int64 {
+	if whole := s.Algorithm.wholeBytes; whole != nil {
+		if n := whole(s.BlockSize); n <= waitedBytes {
+			return max(pieceBytes, int64(n))
+		}
+	}
+	return pieceBytes
+}
+
 func parseBlockSize(s string) (int, error) {
 	n, err := parseSize(s)
 	switch {

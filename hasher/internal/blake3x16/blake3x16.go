@@ -39,7 +39,7 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-//go:generate go -C asm run . -out ../hash_amd64.s -stubs ../hash_amd64.go -pkg blake3x16
+//go:generate go -C ../asm run ./blake3x16 -out ../blake3x16/hash_amd64.s -stubs ../blake3x16/hash_amd64.go -pkg blake3x16
 
 // vectors says whether the assembly is used. Only tests change it.
 var vectors = hasAVX512() && os.Getenv("HASHFS_CPU") != "generic"

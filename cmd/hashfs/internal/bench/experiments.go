@@ -9,7 +9,7 @@ import "context"
 func allExperiments() []*experiment {
 	return []*experiment{
 		blocksExperiment(2, atMost(0.62)),
-		blocksExperiment(4, target{}),
+		blocksExperiment(16, target{}),
 		opensslExperiment(),
 		nbdcopyExperiment(),
 		blake3Experiment(smallPieces, "128 KiB"),

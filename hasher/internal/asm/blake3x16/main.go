@@ -1,16 +1,14 @@
-// Command asm writes the assembly of package blake3x16: `go generate` in the
-// directory above runs it. It is a module of its own so that hashfs does not
-// depend on avo.
+// Command blake3x16 writes the assembly of the package of that name: `go generate`
+// there runs it.
 package main
 
 import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
-)
 
-// A vector holds one word of each of 16 messages.
-const vectorBytes = 4 * 16
+	"hashfs/hasher/internal/asm/vector"
+)
 
 // A half is one of the two groups of 16 messages that take turns. Its state
 // has 16 of the 32 vector registers, so the words of the message stay in
@@ -64,7 +62,7 @@ func hash() {
 	for i := range 8 {
 		VPBROADCASTD(iv.Offset(4*i), reg.Z0)
 		for _, h := range halves {
-			VMOVDQA32(reg.Z0, h.chain.Offset(vectorBytes*i))
+			VMOVDQA32(reg.Z0, h.chain.Offset(vector.Bytes*i))
 		}
 	}
 
@@ -98,16 +96,16 @@ func hash() {
 // newHalves makes the frame and divides all between the two halves.
 func newHalves(out, p, counters Mem) (halves [2]half) {
 	// A vector that spans two cache lines is slow, so the frame is aligned.
-	const size = (16 + 8) * vectorBytes
+	const size = (16 + 8) * vector.Bytes
 	frame := Mem{Base: GP64()}
-	LEAQ(AllocLocal(2*size+vectorBytes).Offset(vectorBytes-1), frame.Base)
-	ANDQ(I32(-vectorBytes), frame.Base)
+	LEAQ(AllocLocal(2*size+vector.Bytes).Offset(vector.Bytes-1), frame.Base)
+	ANDQ(I32(-vector.Bytes), frame.Base)
 	for i := range halves {
 		halves[i] = half{
-			state:    [16]reg.VecPhysical(zmm[16*i:]),
+			state:    [16]reg.VecPhysical(vector.All[16*i:]),
 			words:    frame.Offset(size * i),
-			chain:    frame.Offset(size*i + 16*vectorBytes),
-			counters: counters.Offset(vectorBytes * i),
+			chain:    frame.Offset(size*i + 16*vector.Bytes),
+			counters: counters.Offset(vector.Bytes * i),
 			messages: p.Offset(16 * 8 * i),
 			out:      out.Offset(16 * 32 * i),
 		}
@@ -115,61 +113,20 @@ func newHalves(out, p, counters Mem) (halves [2]half) {
 	return halves
 }
 
-var zmm = [32]reg.VecPhysical{
-	reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7,
-	reg.Z8, reg.Z9, reg.Z10, reg.Z11, reg.Z12, reg.Z13, reg.Z14, reg.Z15,
-	reg.Z16, reg.Z17, reg.Z18, reg.Z19, reg.Z20, reg.Z21, reg.Z22, reg.Z23,
-	reg.Z24, reg.Z25, reg.Z26, reg.Z27, reg.Z28, reg.Z29, reg.Z30, reg.Z31,
-}
-
 // load transposes the blocks at that offset in the 16 messages, so that each
 // vector has the same word of all. It takes all registers: no state is in them.
 func (h half) load(at reg.Register) {
-	a, b := zmm[:16], zmm[16:]
-	for i := range a {
-		r := GP64()
-		MOVQ(h.messages.Offset(8*i), r)
-		VMOVDQU32(Mem{Base: r, Index: at, Scale: 1}, a[i])
-	}
-	quads(a, b)
-	// a[4*q+j] has, in its quarter k, word 4*k+j of the messages 4*q to 4*q+3.
-	for j := range 4 {
-		x := [4]reg.VecPhysical{a[j], a[4+j], a[8+j], a[12+j]}
-		t := b[4*j:]
-		VSHUFI32X4(Imm(0x88), x[1], x[0], t[0])
-		VSHUFI32X4(Imm(0xdd), x[1], x[0], t[1])
-		VSHUFI32X4(Imm(0x88), x[3], x[2], t[2])
-		VSHUFI32X4(Imm(0xdd), x[3], x[2], t[3])
-		VSHUFI32X4(Imm(0x88), t[2], t[0], x[0])
-		VSHUFI32X4(Imm(0x88), t[3], t[1], x[1])
-		VSHUFI32X4(Imm(0xdd), t[2], t[0], x[2])
-		VSHUFI32X4(Imm(0xdd), t[3], t[1], x[3])
-		for k := range 4 {
-			VMOVDQA32(x[k], h.words.Offset(vectorBytes*(4*k+j)))
-		}
-	}
-}
-
-// quads transposes each four vectors of a, four words by four in each quarter.
-// It spoils b.
-func quads(a, b []reg.VecPhysical) {
-	for q := 0; q < len(a); q += 4 {
-		a, b := a[q:q+4], b[q:q+4]
-		VPUNPCKLDQ(a[1], a[0], b[0])
-		VPUNPCKHDQ(a[1], a[0], b[1])
-		VPUNPCKLDQ(a[3], a[2], b[2])
-		VPUNPCKHDQ(a[3], a[2], b[3])
-		VPUNPCKLQDQ(b[2], b[0], a[0])
-		VPUNPCKHQDQ(b[2], b[0], a[1])
-		VPUNPCKLQDQ(b[3], b[1], a[2])
-		VPUNPCKHQDQ(b[3], b[1], a[3])
+	words := vector.All[:vector.Lanes]
+	vector.LoadWords(h.messages, at, words, vector.All[vector.Lanes:])
+	for i, word := range words {
+		VMOVDQA32(word, h.words.Offset(vector.Bytes*i))
 	}
 }
 
 // begin sets the state to that before the rounds.
 func (h half) begin(blockLen, flags reg.Register) {
 	for i := range 8 {
-		VMOVDQA32(h.chain.Offset(vectorBytes*i), h.state[i])
+		VMOVDQA32(h.chain.Offset(vector.Bytes*i), h.state[i])
 	}
 	for i := range 4 {
 		VPBROADCASTD(iv.Offset(4*i), h.state[8+i])
@@ -184,7 +141,7 @@ func (h half) begin(blockLen, flags reg.Register) {
 func (h half) finish() {
 	for i := range 8 {
 		VPXORD(h.state[8+i], h.state[i], h.state[i])
-		VMOVDQA32(h.state[i], h.chain.Offset(vectorBytes*i))
+		VMOVDQA32(h.state[i], h.chain.Offset(vector.Bytes*i))
 	}
 }
 
@@ -235,7 +192,7 @@ func (h half) quarters(skew int, words [8]int) (turns []func()) {
 		})
 	}
 	for step, turn := range [2][2]uint64{{16, 12}, {8, 7}} {
-		each(func(i int, q quarter) { VPADDD(h.words.Offset(vectorBytes*words[2*i+step]), q.a, q.a) })
+		each(func(i int, q quarter) { VPADDD(h.words.Offset(vector.Bytes*words[2*i+step]), q.a, q.a) })
 		each(func(i int, q quarter) { VPADDD(q.b, q.a, q.a) })
 		each(func(i int, q quarter) { VPXORD(q.a, q.d, q.d) })
 		each(func(i int, q quarter) { VPRORD(Imm(turn[0]), q.d, q.d) })
@@ -250,7 +207,7 @@ func (h half) quarters(skew int, words [8]int) (turns []func()) {
 func (h half) store() {
 	// Quarter k of vector j has words 0 to 3 of message 4*k+j, or 4 to 7 of
 	// message 4*k+j-4.
-	quads(h.state[:8], h.state[8:])
+	vector.Quads(h.state[:8], h.state[8:])
 	for j := range 4 {
 		for k := range 4 {
 			to := h.out.Offset(32 * (4*k + j))

@@ -1,4 +1,4 @@
-module hashfs/hasher/internal/sha256x4/asm
+module hashfs/hasher/internal/asm
 
 go 1.26.0
 

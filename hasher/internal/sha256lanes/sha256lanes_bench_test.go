@@ -1,4 +1,4 @@
-package sha256x4
+package sha256lanes
 
 import (
 	"fmt"
@@ -6,10 +6,10 @@ import (
 )
 
 // The same messages with crypto/sha256 and with the assembly: the ratio of the
-// times is what it is for. Two and three messages take the smaller steps.
+// times is what it is for. A few messages take the smaller steps.
 func BenchmarkAppendSums256(b *testing.B) {
 	for _, size := range []int{4, 64, 512, 4096, 65536, 1 << 20, 64 << 20} {
-		for _, messages := range []int{2, 3, 4, 16} {
+		for _, messages := range []int{2, 3, 4, 10, 16} {
 			if size*messages > 256<<20 {
 				continue
 			}
@@ -18,9 +18,9 @@ func BenchmarkAppendSums256(b *testing.B) {
 				data[i] = byte(i * i >> 8)
 			}
 			dst := make([]byte, 0, messages*32)
-			for _, fast := range []bool{false, true} {
-				b.Run(fmt.Sprintf("%d/messages=%d/%s", size, messages, pathName(fast)), func(b *testing.B) {
-					usePath(b, fast)
+			for _, p := range paths {
+				b.Run(fmt.Sprintf("%d/messages=%d/%s", size, messages, p), func(b *testing.B) {
+					usePath(b, p)
 					b.SetBytes(int64(len(data)))
 					b.ReportAllocs()
 					for b.Loop() {

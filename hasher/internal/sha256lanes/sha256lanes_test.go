@@ -1,4 +1,4 @@
-package sha256x4
+package sha256lanes
 
 import (
 	"bytes"
@@ -12,27 +12,34 @@ import (
 	"testing"
 )
 
-func pathName(fast bool) string {
-	if fast {
+func (p path) String() string {
+	switch p {
+	case path{}:
+		return "plain"
+	case path{interleave: true}:
 		return "interleaved"
+	case path{vectors: true}:
+		return "vectors"
 	}
-	return "plain"
+	return "all"
 }
 
-// usePath has the assembly used or not until the test ends.
-func usePath(tb testing.TB, fast bool) {
-	if fast && !hasSHA() {
-		tb.Skip("this CPU has no SHA instructions that we use")
+var paths = []path{{}, {interleave: true}, {vectors: true}, {true, true}}
+
+// usePath has that assembly used until the test ends.
+func usePath(tb testing.TB, p path) {
+	if p.interleave && !hasSHA() || p.vectors && !hasAVX512() {
+		tb.Skip("this CPU lacks the instructions")
 	}
-	before := interleave
-	interleave = fast
-	tb.Cleanup(func() { interleave = before })
+	before := current
+	current = p
+	tb.Cleanup(func() { current = before })
 }
 
 func eachPath(t *testing.T, f func(t *testing.T)) {
-	for _, fast := range []bool{false, true} {
-		t.Run(pathName(fast), func(t *testing.T) {
-			usePath(t, fast)
+	for _, p := range paths {
+		t.Run(p.String(), func(t *testing.T) {
+			usePath(t, p)
 			f(t)
 		})
 	}
@@ -66,10 +73,10 @@ func randomBytes(n int) []byte {
 }
 
 func TestAppendSums_everyLength(t *testing.T) {
-	data := randomBytes(9*300 + 16)
+	data := randomBytes(21*300 + 16)
 	eachPath(t, func(t *testing.T) {
 		for size := 1; size <= 300; size++ {
-			for messages := range 10 {
+			for messages := range 22 {
 				check(t, data[:messages*size], size)
 				// An odd address, and one byte of a further message.
 				check(t, data[1+size%15:][:messages*size+1], size)
@@ -79,18 +86,19 @@ func TestAppendSums_everyLength(t *testing.T) {
 }
 
 func TestAppendSums_blockBorders(t *testing.T) {
-	data := randomBytes(7*(1<<20+65) + 3)
+	const messages = vectorLanes + 2
+	data := randomBytes(messages*(1<<20+65) + 3)
 	eachPath(t, func(t *testing.T) {
-		for _, size := range []int{512, 4096, maxBlocks * 64, 65536, 2 * maxBlocks * 64, 1 << 20} {
+		for _, size := range []int{512, 4096, maxBytes / vectorLanes, maxBytes / 2, 65536, 1 << 20} {
 			for _, d := range []int{-65, -64, -63, -9, -8, -1, 0, 1, 55, 56, 57, 63, 64} {
-				check(t, data[:7*(size+d)], size+d)
+				check(t, data[:messages*(size+d)], size+d)
 			}
 			check(t, data[3:][:6*size+1], size)
 		}
 	})
 }
 
-// The vectors of FIPS 180-4's examples, in each place of a four and a two.
+// The vectors of FIPS 180-4's examples, in each place of the lanes.
 func TestAppendSums_publishedVectors(t *testing.T) {
 	rows := []struct{ name, message, sha256, sha224 string }{
 		{"one block", "abc",
@@ -103,13 +111,14 @@ func TestAppendSums_publishedVectors(t *testing.T) {
 			"cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0",
 			"20794655980c91d8bbb4c1ea97618a4bf03f42581948b2ee4ee7ad67"},
 	}
+	const places = vectorLanes + 2 + 1
 	eachPath(t, func(t *testing.T) {
 		for _, row := range rows {
-			data := []byte(strings.Repeat(row.message, 7))
-			if got, want := hex.EncodeToString(AppendSums256(nil, data, len(row.message))), strings.Repeat(row.sha256, 7); got != want {
+			data := []byte(strings.Repeat(row.message, places))
+			if got, want := hex.EncodeToString(AppendSums256(nil, data, len(row.message))), strings.Repeat(row.sha256, places); got != want {
 				t.Errorf("%s: sha256: got %s, want %s", row.name, got, want)
 			}
-			if got, want := hex.EncodeToString(AppendSums224(nil, data, len(row.message))), strings.Repeat(row.sha224, 7); got != want {
+			if got, want := hex.EncodeToString(AppendSums224(nil, data, len(row.message))), strings.Repeat(row.sha224, places); got != want {
 				t.Errorf("%s: sha224: got %s, want %s", row.name, got, want)
 			}
 		}
@@ -117,8 +126,8 @@ func TestAppendSums_publishedVectors(t *testing.T) {
 }
 
 func TestAppendSums_allocatesNothing(t *testing.T) {
-	data := randomBytes(7 * 300)
-	dst := make([]byte, 0, 7*300*32)
+	data := randomBytes(19 * 300)
+	dst := make([]byte, 0, 19*300*32)
 	eachPath(t, func(t *testing.T) {
 		for _, size := range []int{1, 4, 64, 300} {
 			if n := testing.AllocsPerRun(10, func() {
@@ -132,20 +141,20 @@ func TestAppendSums_allocatesNothing(t *testing.T) {
 }
 
 // The choice is made when the program starts, so it is asked of a new process.
-func TestInterleave_environment(t *testing.T) {
+func TestChoose_environment(t *testing.T) {
 	if os.Getenv("HASHFS_CPU_REPORT") != "" {
-		os.Stdout.WriteString("path=" + pathName(interleave) + "\n")
+		os.Stdout.WriteString("path=" + current.String() + "\n")
 		return
 	}
 	for _, row := range []struct {
 		name, value string
-		want        bool
+		want        path
 	}{
-		{"unset", "", hasSHA()},
-		{"generic", "generic", false},
-		{"another value", "fast", hasSHA()},
+		{"unset", "", path{vectors: hasAVX512(), interleave: hasSHA()}},
+		{"generic", "generic", path{}},
+		{"another value", "fast", path{vectors: hasAVX512(), interleave: hasSHA()}},
 	} {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestInterleave_environment$")
+		cmd := exec.Command(os.Args[0], "-test.run=^TestChoose_environment$")
 		cmd.Env = append(os.Environ(), "HASHFS_CPU_REPORT=1", "HASHFS_CPU="+row.value)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -154,18 +163,19 @@ func TestInterleave_environment(t *testing.T) {
 			}
 			t.Fatalf("%s: %v: %s", row.name, err, out)
 		}
-		if want := "path=" + pathName(row.want) + "\n"; !strings.Contains(string(out), want) {
+		if want := "path=" + row.want.String() + "\n"; !strings.Contains(string(out), want) {
 			t.Errorf("%s: got %q, want %q", row.name, out, want)
 		}
 	}
 }
 
 func FuzzAppendSums(f *testing.F) {
-	f.Add([]byte("abc"), uint16(1), true)
-	f.Add(make([]byte, 1025), uint16(256), true)
-	f.Add(make([]byte, 56*7), uint16(56), false)
-	f.Fuzz(func(t *testing.T, data []byte, size uint16, fast bool) {
-		usePath(t, fast)
+	f.Add([]byte("abc"), uint16(1), uint8(3))
+	f.Add(make([]byte, 1025), uint16(256), uint8(1))
+	f.Add(make([]byte, 56*17), uint16(56), uint8(2))
+	f.Add(make([]byte, 56*7), uint16(56), uint8(0))
+	f.Fuzz(func(t *testing.T, data []byte, size uint16, p uint8) {
+		usePath(t, paths[int(p)%len(paths)])
 		check(t, data, int(size)+1)
 	})
 }
