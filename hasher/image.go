@@ -19,6 +19,7 @@ const MaxBlocks = 1 << 32
 // tuning is what tests of small images make small.
 type tuning struct {
 	pieceBytes       int64 // what a worker reads at a time: a power of two
+	queuedBytes      int64 // and of a queue in one request: another
 	jobBlocks        int64 // what a job covers
 	checkpointBlocks int64 // the distance of checkpoints
 	probeExtents     int   // what one probe asks for at most
@@ -127,6 +128,7 @@ func New(src Source, o Options) (*Image, error) {
 		park:       func(string) {},
 		tuning: tuning{
 			pieceBytes:       o.Spec.pieceBytes(),
+			queuedBytes:      queuedBytes,
 			jobBlocks:        int64(max(1, min(jobBytes/o.Spec.BlockSize, jobBlocks))),
 			checkpointBlocks: checkpointBlocks,
 			probeExtents:     probeExtents,

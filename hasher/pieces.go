@@ -38,6 +38,7 @@ func (r *pieces) open() {
 	switch im := r.j.im; {
 	case im.queues != nil:
 		r.queue = im.queues.Queue()
+		r.piece = max(r.piece, im.queuedBytes)
 	case im.scan != nil:
 		r.cached = im.scan.Cached(r.pos, r.end-r.pos)
 	}
@@ -98,8 +99,8 @@ func (r *pieces) nextRead(limit int64) ([]byte, error) {
 
 func (r *pieces) nextQueued() ([]byte, error) {
 	// The server has another piece to send while one is hashed.
-	buf := r.w.buffer(max(waitedBytes, 2*int(r.piece)))
-	request := min(r.piece, pieceBytes)
+	buf := r.w.buffer(2 * int(r.piece))
+	request := min(r.piece, r.j.im.queuedBytes)
 	for r.asked < r.end && r.asked < r.pos+int64(len(buf)) {
 		r.queue.Submit(r.slot(buf, r.asked, request), r.asked)
 		r.asked += request

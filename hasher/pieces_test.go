@@ -66,7 +66,7 @@ func TestPieces_close(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer im.Close()
-	im.pieceBytes = 64
+	im.pieceBytes, im.queuedBytes = 64, 64
 	src.data[1000] = 1 // a probe would find a hole
 	src.unholeLocked(0, 1024)
 	v, err := im.OpenView(t.Context())

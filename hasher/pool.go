@@ -9,14 +9,18 @@ import (
 )
 
 const (
-	// pieceBytes is what a worker reads and hashes at a time, and what it asks
-	// of a server in one request: small enough that the bytes are still in a
-	// core's own cache when they are hashed. See Spec.pieceBytes.
+	// pieceBytes is what a worker reads and hashes at a time: small enough
+	// that the bytes are still in a core's own cache when they are hashed. See
+	// Spec.pieceBytes.
 	pieceBytes = 256 << 10
 
 	// waitedBytes is what a worker has under way when it has to wait for a
 	// disk or a server, in one read or in several.
 	waitedBytes = 1 << 20
+
+	// queuedBytes is what one request of a queue reads at most, and at least
+	// what is hashed at a time of what it gives.
+	queuedBytes = 512 << 10
 
 	// jobBytes is what a job covers, so that the price of a job (locks, a
 	// look at the stamp, wake-ups, from a server the first reply) is paid once

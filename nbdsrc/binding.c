@@ -5,9 +5,11 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 struct binding_conn *binding_new(int wake)
@@ -263,6 +265,29 @@ static void issue(struct binding_conn *c, const struct binding_request *r)
 		finish(c, r->slot, err != 0 ? err : EIO);
 }
 
+static uint64_t microseconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * UINT64_C(1000000) + t.tv_nsec / 1000;
+}
+
+// await is poll(2) that goes to sleep only after spin microseconds. Until then
+// it lets others run, the server perhaps, and asks again.
+static int await(struct pollfd *fds, nfds_t n, uint32_t spin, int timeout)
+{
+	if (spin > 0 && timeout != 0) {
+		uint64_t end = microseconds() + spin;
+		do {
+			int ready = poll(fds, n, 0);
+			if (ready != 0)
+				return ready;
+			sched_yield();
+		} while (microseconds() < end);
+	}
+	return poll(fds, n, timeout);
+}
+
 // step waits for the socket and lets libnbd go on. It reports false when the
 // caller should look around: at a timeout, a wake-up, or a failure.
 static bool step(struct binding_conn *c, int timeout)
@@ -273,7 +298,7 @@ static bool step(struct binding_conn *c, int timeout)
 		fds[0].events |= POLLIN;
 	if (direction & LIBNBD_AIO_DIRECTION_WRITE)
 		fds[0].events |= POLLOUT;
-	if (poll(fds, 2, timeout) <= 0)
+	if (await(fds, 2, c->spin, timeout) <= 0)
 		return false; // also when interrupted: the timeout must be found anew
 
 	// Only what libnbd waits for, and one of the two: the first may change

@@ -59,6 +59,7 @@ struct binding_slot {
 struct binding_conn {
 	struct nbd_handle *nbd;
 	int wake; // eventfd
+	uint32_t spin; // for how many microseconds a wait does not sleep
 
 	struct binding_request requests[BINDING_DEPTH]; // for binding_turn
 	struct binding_done done[BINDING_DEPTH];        // from binding_turn

@@ -32,7 +32,7 @@ type conn struct {
 	h    *handle
 	wake int // eventfd
 	peer int // of our own, for the socket; -1 before it is connected
-	load atomic.Int32
+	load atomic.Int32 // requests that are not done, for tests
 
 	// mu guards what follows, and keeps wake and peer open while they are used.
 	// It is never held across a call of C, and no other lock is taken under it.

@@ -9,9 +9,8 @@
 //
 // All methods may be called at once from many goroutines, but for Close, which
 // comes last. A connection has up to 64 requests under way, and there are
-// several connections where the server allows it: half of them are shared by
-// all, and long reads and writes are split over them, the others are lanes,
-// each for one pass over the image at a time. What the server cannot take
+// several connections where the server allows it: one is shared by all, the
+// others are lanes, each for one pass over the image at a time. What the server cannot take
 // unaligned is read in whole units and cut, or read, changed and written back,
 // with other writers of the same Export kept away meanwhile.
 //

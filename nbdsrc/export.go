@@ -146,7 +146,7 @@ func (e *Export) begin(first *conn) {
 	}
 	s := newSession(first, epoch, e.lost)
 	e.session, e.last = s, s
-	s.join(first)
+	s.running.Go(s.run)
 	if s.multiConn && e.o.Connections > 1 {
 		s.running.Go(func() {
 			s.widen(&e.target, e.o.Connections, !e.o.NoExtents, e.o.Timeout, e.log)
@@ -334,7 +334,7 @@ func (e *Export) Stamp() (hasher.Stamp, error) {
 		if err != nil {
 			return hasher.Stamp{}, fmt.Errorf("%s: %w", e.uri, err)
 		}
-		if session.hungUp() {
+		if session.shared.hungUp() {
 			e.lost(session, errHungUp, time.Now())
 			continue
 		}

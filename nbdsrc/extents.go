@@ -117,7 +117,7 @@ func (w *statusWalk) ask(s *session, span int64, n int) (rs []*request) {
 		if r.length = min(r.length, s.size-at); r.length <= 0 {
 			break
 		}
-		s.pick().submit(r)
+		s.shared.submit(r)
 		rs = append(rs, r)
 	}
 	return rs

@@ -17,6 +17,12 @@ type lane struct {
 	landed bool // the connection is let go of
 }
 
+// laneSpin is for how long a lane's reader looks for a reply before his thread
+// sleeps: a server on the same machine has the next part of one ready sooner than
+// a processor that went to sleep is awake. Measured with qemu-nbd and nbdkit on 2
+// virtual processors: hashfs sum takes a tenth less time so.
+const laneSpin = 50 * time.Microsecond
+
 // addLane adds a connection that is a lane, unless the session is over.
 func (s *session) addLane(c *conn) bool {
 	s.joining.Lock()
@@ -24,6 +30,7 @@ func (s *session) addLane(c *conn) bool {
 	if s.over.Err() != nil {
 		return false
 	}
+	c.h.spin(laneSpin)
 	s.lanes = append(s.lanes, &lane{conn: c, flight: newFlight(c), s: s})
 	return true
 }

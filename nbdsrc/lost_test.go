@@ -40,7 +40,7 @@ func inFlight(t *testing.T, e *Export, n int32) {
 		}
 		e.session.joining.Lock()
 		defer e.session.joining.Unlock()
-		conns := *e.session.conns.Load()
+		conns := []*conn{e.session.shared}
 		for _, l := range e.session.lanes {
 			conns = append(conns, l.conn)
 		}
@@ -73,7 +73,7 @@ func TestLost_read(t *testing.T) {
 				}
 			})
 		}
-		inFlight(t, e, 16)
+		inFlight(t, e, 8)
 		s.kill()
 		wg.Wait()
 		if d := time.Since(start); d > 2*time.Second {
@@ -186,7 +186,7 @@ func TestLost_write(t *testing.T) {
 			}
 		})
 	}
-	inFlight(t, e, 6)
+	inFlight(t, e, 4)
 	s.kill()
 	wg.Wait()
 	if n, err := e.WriteAt([]byte{1}, 0); n != 0 || !errors.Is(err, ErrLost) || errors.Is(err, hasher.ErrUnknownOutcome) {
@@ -231,7 +231,7 @@ func TestLost_stalled(t *testing.T) {
 			}
 		})
 	}
-	inFlight(t, e, 32)
+	inFlight(t, e, 16)
 	wg.Wait()
 	if d := time.Since(start); d > 2*time.Second || d < time.Second {
 		t.Errorf("failed after %v", d)
@@ -271,7 +271,7 @@ func TestClose_stalled(t *testing.T) {
 					t.Errorf("write: %v", err)
 				}
 			})
-			inFlight(t, e, 8)
+			inFlight(t, e, 4)
 		}
 		start := time.Now()
 		check(t, e.Close())

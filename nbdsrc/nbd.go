@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -74,6 +75,9 @@ func (h *handle) connect(uri string, extents bool) state {
 // wait drives a connection in stateConnecting until it is in another, for
 // timeout milliseconds, or until woken.
 func (h *handle) wait(timeout int) state { return C.binding_wait(h.c, C.int(timeout)) }
+
+// spin has each wait go on for d before the thread sleeps.
+func (h *handle) spin(d time.Duration) { h.c.spin = C.uint32_t(d.Microseconds()) }
 
 // disconnect has the next turn tell the server that all is over.
 func (h *handle) disconnect() { C.binding_disconnect(h.c) }

@@ -2,7 +2,10 @@
 
 package nbdsrc
 
-import "syscall"
+import (
+	"syscall"
+	"time"
+)
 
 // Without cgo there is no libnbd, and Open says so before it comes to any of
 // these.
@@ -34,6 +37,7 @@ func newHandle(int) (*handle, error) { return nil, ErrNotBuilt }
 func (*handle) free()                                        {}
 func (*handle) connect(string, bool) state                   { return stateFailed }
 func (*handle) wait(int) state                               { return stateFailed }
+func (*handle) spin(time.Duration)                           {}
 func (*handle) disconnect()                                  {}
 func (*handle) failure() *connError                          { return &connError{ErrNotBuilt.Error(), 0} }
 func (*handle) socket() int                                  { return -1 }

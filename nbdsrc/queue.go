@@ -55,7 +55,7 @@ func (q *queue) Submit(p []byte, off int64) {
 			q.lane.conn.submit(read.r)
 		} else {
 			read.r.times = q.e.patience()
-			q.s.pick().submit(read.r)
+			q.s.shared.submit(read.r)
 		}
 	}
 	q.reads = append(q.reads, read)

@@ -105,7 +105,7 @@ func (e *Export) Flush() error {
 // command sends a request that has no buffer, and waits for it.
 func (s *session) command(r *request) error {
 	r.done = make(chan struct{}, 1)
-	s.pick().submit(r)
+	s.shared.submit(r)
 	<-r.done
 	return r.err
 }
