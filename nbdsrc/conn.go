@@ -30,8 +30,8 @@ const farewell = 100 * time.Millisecond
 type conn struct {
 	info info
 	h    *handle
-	wake int // eventfd
-	peer int // of our own, for the socket; -1 before it is connected
+	wake int          // eventfd
+	peer int          // of our own, for the socket; -1 before it is connected
 	load atomic.Int32 // requests that are not done, for tests
 
 	// mu guards what follows, and keeps wake and peer open while they are used.
