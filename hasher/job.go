@@ -284,7 +284,7 @@ func (j *job) hashPiece(r *pieces, lo int64) int64 {
 	hi := lo + j.im.spec.blocks(int64(len(p)))
 	switch {
 	case err == nil:
-		j.hashBlocks(r.w, lo, p)
+		r.empty = !j.hashBlocks(r.w, lo, p)
 	case errors.Is(err, ErrUnavailable):
 		for b := lo; b < hi; b++ {
 			j.kinds[b-j.lo] = resultFailed
@@ -311,8 +311,9 @@ func (j *job) fail(b int64, err error) {
 	j.im.noteFailure(j.im.readError(b, j.size, err))
 }
 
-// hashBlocks finds the digests of the blocks from b on, whose bytes are p.
-func (j *job) hashBlocks(w *worker, b int64, p []byte) {
+// hashBlocks finds the digests of the blocks from b on, whose bytes are p, and
+// reports whether any is not of zeros.
+func (j *job) hashBlocks(w *worker, b int64, p []byte) (found bool) {
 	bs, d := j.im.spec.BlockSize, j.im.digestSize
 	h := w.hasher(j.im.spec)
 	for len(p) > 0 {
@@ -328,6 +329,7 @@ func (j *job) hashBlocks(w *worker, b int64, p []byte) {
 			b++
 			continue
 		}
+		found = true
 		n := int64((data + bs - 1) / bs)
 		h.AppendSums(j.digests[i*d:i*d:(i+n)*d], p[:data])
 		for k := range n {
@@ -336,6 +338,7 @@ func (j *job) hashBlocks(w *worker, b int64, p []byte) {
 		p = p[data:]
 		b += n
 	}
+	return found
 }
 
 // hashLong reads and hashes a block that is longer than a piece. It reports

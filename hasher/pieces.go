@@ -18,11 +18,23 @@ type pieces struct {
 
 	piece int64 // bytes that are hashed at a time
 
+	// empty says that the last piece had only zeros. More of them are likely,
+	// and are found with less of the cache.
+	empty bool
+
 	cached int64 // bytes from first to end that need not be waited for
 
 	queue ReadQueue // nil: each read is made when its turn comes
 	first int64     // where cached counts from, and the queue began
 	asked int64     // what is below was submitted to the queue
+}
+
+// depth is how many jobs a reader keeps under way.
+func (im *Image) depth() int {
+	if im.queues != nil {
+		return im.pool.jobs * queuesPerJob
+	}
+	return im.pool.jobs * depthPerJob
 }
 
 // pieces returns the pieces of the job. They have to be closed.
@@ -80,7 +92,11 @@ func (r *pieces) next(limit int64) (p []byte, err error) {
 
 func (r *pieces) nextRead(limit int64) ([]byte, error) {
 	im := r.j.im
-	p := r.w.buffer(int(r.piece))[:min(r.piece, limit-r.pos)]
+	size := r.piece
+	if r.empty {
+		size = min(size, pieceBytes)
+	}
+	p := r.w.buffer(int(size))[:min(size, limit-r.pos)]
 	n, err := 0, ErrWouldWait
 	switch {
 	case r.cached == 0:
