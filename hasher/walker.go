@@ -290,7 +290,7 @@ func (w *walker) startOneLocked(s span) bool {
 		if w.im.extents != nil {
 			s.hi = min(s.hi, w.probed)
 		}
-		s.hi = min(s.hi, s.lo+w.im.jobBlocks)
+		s.hi = min(s.hi, s.lo+w.jobBlocks(s.lo))
 	}
 	j := w.im.startJobLocked(s, probe, w.scan)
 	j.joinLocked()
@@ -299,6 +299,14 @@ func (w *walker) startOneLocked(s span) bool {
 		w.ahead = s.hi
 	}
 	return !probe
+}
+
+// jobBlocks returns how many blocks a job that begins at lo covers at most: fewer
+// towards the end, so that the workers are done at about the same time.
+func (w *walker) jobBlocks(lo int64) int64 {
+	piece := max(1, w.im.pieceBytes/int64(w.im.spec.BlockSize))
+	share := (w.end - lo) / int64(2*w.im.pool.jobs)
+	return min(w.im.jobBlocks, max(share-share%piece, piece))
 }
 
 // mayJoin reports whether a job shows the walker's moment: where nobody tells
