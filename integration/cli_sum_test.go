@@ -81,14 +81,22 @@ func TestSum_page_cache(t *testing.T) {
 	advise(unix.FADV_RANDOM)
 	sum := newOracle(data).sum()
 	for _, part := range []int{0, len(data) / 2, len(data)} {
-		if _, err := f.ReadAt(make([]byte, part), 0); err != nil {
-			t.Fatal(err)
+		kept := false
+		var counts []string
+		// The kernel may take a page away meanwhile, but not each time.
+		for !kept && len(counts) < 3 {
+			if _, err := f.ReadAt(make([]byte, part), 0); err != nil {
+				t.Fatal(err)
+			}
+			before := cached()
+			same(t, "checksum", output(t, program, "sum", path), sum+"  "+path+"\n")
+			same(t, "plain", output(t, program, "sum", "--plain", path), hex.EncodeToString(digest(sha256.New, data))+"  "+path+"\n")
+			after := cached()
+			kept = after == before
+			counts = append(counts, fmt.Sprintf("%d of %d", after, before))
 		}
-		before := cached()
-		same(t, "checksum", output(t, program, "sum", path), sum+"  "+path+"\n")
-		same(t, "plain", output(t, program, "sum", "--plain", path), hex.EncodeToString(digest(sha256.New, data))+"  "+path+"\n")
-		if after := cached(); after != before {
-			t.Errorf("%d pages were cached, and %d are after it", before, after)
+		if !kept {
+			t.Errorf("pages that are cached after it, and were before: %q", counts)
 		}
 	}
 }
