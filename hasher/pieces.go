@@ -29,14 +29,6 @@ type pieces struct {
 	asked int64     // what is below was submitted to the queue
 }
 
-// depth is how many jobs a reader keeps under way.
-func (im *Image) depth() int {
-	if im.queues != nil {
-		return im.pool.jobs * queuesPerJob
-	}
-	return im.pool.jobs * depthPerJob
-}
-
 // pieces returns the pieces of the job. They have to be closed.
 func (j *job) pieces(w *worker) *pieces {
 	bs := int64(j.im.spec.BlockSize)

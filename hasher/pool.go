@@ -32,15 +32,13 @@ const (
 
 	// depthPerJob is how many jobs a reader has under way for each one that
 	// may hash: the others wait for storage, which wants several requests at
-	// a time. queuesPerJob is the same for sources with queues, each of which
-	// has several requests under way by itself.
-	depthPerJob  = 8
-	queuesPerJob = 4
+	// a time.
+	depthPerJob = 4
 
 	// maxWorkers bounds the threads of a pool, and with them the buffers.
 	// One source that hangs keeps depthPerJob of them for each job and
 	// reader at most.
-	maxWorkers = 128
+	maxWorkers = 64
 
 	// placePatience is how long a worker that has to wait keeps its place: the
 	// switch to another thread is worth more than that.
@@ -116,6 +114,9 @@ func (p *Pool) Close() {
 	p.done.Wait()
 	runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)-p.jobs))
 }
+
+// depth is how many jobs a reader keeps under way.
+func (p *Pool) depth() int { return p.jobs * depthPerJob }
 
 // submit queues a job. It never blocks and never runs the job itself, so it
 // may be called with a lock that the job takes.

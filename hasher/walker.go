@@ -90,10 +90,10 @@ func (w *walker) stepLocked() (digestRun, <-chan struct{}, error) {
 		if w.im.volatile && !w.scan {
 			w.m.rememberLocked(w.pos, r)
 		}
-		w.startLocked(w.im.depth())
+		w.startLocked(w.im.pool.depth())
 		return r, nil, nil
 	}
-	w.startLocked(w.im.depth())
+	w.startLocked(w.im.pool.depth())
 	if wait := w.coveredLocked(); wait != nil {
 		return digestRun{}, wait, nil
 	}
