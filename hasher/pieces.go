@@ -86,7 +86,7 @@ func (r *pieces) nextRead(limit int64) ([]byte, error) {
 	im := r.j.im
 	size := r.piece
 	if r.empty {
-		size = min(size, pieceBytes)
+		size = min(size, max(pieceBytes, int64(im.spec.BlockSize)))
 	}
 	p := r.w.buffer(int(size))[:min(size, limit-r.pos)]
 	n, err := 0, ErrWouldWait
