@@ -100,3 +100,30 @@ func TestPieces_close(t *testing.T) {
 	}
 	close(src.release)
 }
+
+// cachedSource is a source whose bytes need not be waited for.
+type cachedSource struct{ *memSource }
+
+func (s cachedSource) Cached(_, length int64) int64                    { return length }
+func (s cachedSource) ScanAt(p []byte, off int64, _ bool) (int, error) { return s.ReadAt(p, off) }
+
+// TestPieces_afterZeros: the smaller pieces after one of zeros are whole blocks,
+// whatever of the assembly the processor has.
+func TestPieces_afterZeros(t *testing.T) {
+	for _, name := range []string{"sha256/64k", "sha256/256k", "sha256/512k", "sha256/1m", "sha256/2m", "blake3/64k"} {
+		for _, piece := range []int64{pieceBytes, 2 * pieceBytes, waitedBytes} {
+			spec := mustSpec(t, name)
+			src := newMemSource(8<<20 + 5)
+			src.unholeLocked(0, src.Size())
+			for _, at := range []int{3<<20 + 300<<10, 6<<20 + 700<<10, 8<<20 + 1} {
+				src.data[at] = 1
+			}
+			im := newTestImage(t, cachedSource{src}, spec, 1<<20)
+			im.pieceBytes = piece
+			sum, err := openView(t, im).Checksum(t.Context())
+			if want := plainChecksum(spec, src.data); err != nil || !bytes.Equal(sum, want) {
+				t.Errorf("%s, pieces of %d bytes: checksum %x, want %x (%v)", name, piece, sum, want, err)
+			}
+		}
+	}
+}
