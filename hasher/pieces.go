@@ -108,7 +108,7 @@ func (r *pieces) nextRead(limit int64) ([]byte, error) {
 func (r *pieces) nextQueued() ([]byte, error) {
 	// The server has another piece to send while one is hashed.
 	buf := r.w.buffer(2 * int(r.piece))
-	request := min(r.piece, r.j.im.queuedBytes)
+	request := r.j.im.queuedBytes
 	for r.asked < r.end && r.asked < r.pos+int64(len(buf)) {
 		r.queue.Submit(r.slot(buf, r.asked, request), r.asked)
 		r.asked += request

@@ -168,7 +168,7 @@ func (p *Pool) work() {
 		// Without the right to be nice the work is done all the same.
 		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19)
 	}
-	w := &worker{pool: p, buf: make([]byte, pieceBytes), hashers: map[Spec]*BlockHasher{}}
+	w := &worker{pool: p, hashers: map[Spec]*BlockHasher{}}
 	for {
 		run := w.next()
 		if run == nil {

@@ -40,8 +40,8 @@ type session struct {
 	running sync.WaitGroup // the shared connection, and the goroutine that adds lanes
 }
 
-// newSession begins a session.
-
+// newSession returns a session whose shared connection is first, and does not run
+// yet.
 func newSession(first *conn, epoch uint64, lost func(s *session, cause error, since time.Time)) *session {
 	s := &session{info: first.info, epoch: epoch, since: time.Now(), shared: first, lost: lost}
 	s.align = max(1, s.minimum)
