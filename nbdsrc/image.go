@@ -117,15 +117,15 @@ func (im *Image) Stamp() (hasher.Stamp, error) {
 	return s, nil
 }
 
-// connection returns the stamp of the connection to the qemu-nbd that runs. It
+// connection returns the stamp of the connection to the qemu-nbd that runs, and
+// how many ended before that is known to belong to it or to an earlier one. It
 // waits for it after a restart: the old one would give way later, and with it
 // the size, under who has opened the image meanwhile.
 func (im *Image) connection() (restarts uint64, s hasher.Stamp, err error) {
 	im.mu.Lock()
 	known, epoch := im.restarts, im.epoch
 	im.mu.Unlock()
-	restarts = im.server.Restarts()
-	if restarts != known {
+	if im.server.Restarts() != known {
 		err = im.Export.renewed(epoch)
 	}
 	if err == nil {
@@ -134,6 +134,9 @@ func (im *Image) connection() (restarts uint64, s hasher.Stamp, err error) {
 	if err != nil {
 		return 0, hasher.Stamp{}, err
 	}
+	// Stamp may have waited for the next qemu-nbd. Counted before it, that one
+	// would seem to be still to come.
+	restarts = im.server.Restarts()
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if restarts >= im.restarts {

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -40,4 +43,49 @@ func TestImage_restarted(t *testing.T) {
 			t.Errorf("stamp %+v, then %+v, %v", st, again, err)
 		}
 	}
+}
+
+// TestImage_child_killed: a stamp that is asked for before anybody knows that
+// qemu-nbd has died does not keep the later ones waiting.
+func TestImage_child_killed(t *testing.T) {
+	need(t, "qemu-nbd")
+	need(t, "qemu-img")
+	path := filepath.Join(shortDir(t), "a.qcow2")
+	run(t, "qemu-img", "create", "-q", "-f", "qcow2", path, "1M")
+	im, err := OpenImage(t.Context(), ImageOptions{Path: path, Format: "qcow2"})
+	check(t, err)
+	t.Cleanup(func() { im.Close() })
+	for range 10 {
+		before, err := im.Stamp()
+		check(t, err)
+		check(t, syscall.Kill(child(t, "qemu-nbd"), syscall.SIGKILL))
+		until(t, "another stamp", func() bool {
+			start := time.Now()
+			st, err := im.Stamp() // the first may come before its end
+			if err != nil {
+				t.Fatalf("after %v: %v", time.Since(start), err)
+			}
+			return st != before
+		})
+	}
+}
+
+// child returns the process ID of the child of this process with that name.
+func child(t *testing.T, name string) (found int) {
+	t.Helper()
+	until(t, "a "+name+" runs", func() bool {
+		lists, err := filepath.Glob("/proc/self/task/*/children")
+		check(t, err)
+		for _, list := range lists {
+			pids, _ := os.ReadFile(list) // a thread may have ended
+			for _, field := range strings.Fields(string(pids)) {
+				if comm, _ := os.ReadFile("/proc/" + field + "/comm"); string(comm) == name+"\n" {
+					found, err = strconv.Atoi(field)
+					check(t, err)
+				}
+			}
+		}
+		return found != 0
+	})
+	return found
 }
