@@ -64,6 +64,9 @@ type handle struct {
 	direct     int         // a descriptor for reads past the page cache, once it is open
 	indirect   atomic.Bool // such reads were refused
 	caches     atomic.Bool // the kernel does not know rwfDontCache
+
+	askMap   sync.Once
+	mappable bool // the file system is known for it
 }
 
 // Open opens the regular file or block device that path leads to, through

@@ -35,14 +35,18 @@ type Algorithm struct {
 	// wholeBytes, where there is one, returns how many bytes of data appendSums
 	// needs at a time to be at its fastest.
 	wholeBytes func(blockSize int) int
+
+	// faultable, where there is one, returns how many of n bytes, from the
+	// beginning, appendSums may be given where a load can fault.
+	faultable func(blockSize, n int) int
 }
 
 // The names are blksum's, in the order in which the user is shown them.
 var algorithms = []*Algorithm{
 	{name: "md5", size: md5.Size, new: md5.New},
 	{name: "sha1", size: sha1.Size, new: sha1.New},
-	{name: "sha224", size: sha256.Size224, new: sha256.New224, appendSums: sha256lanes.AppendSums224, wholeBytes: sha256lanes.WholeBytes},
-	{name: "sha256", size: sha256.Size, new: sha256.New, appendSums: sha256lanes.AppendSums256, wholeBytes: sha256lanes.WholeBytes},
+	{name: "sha224", size: sha256.Size224, new: sha256.New224, appendSums: sha256lanes.AppendSums224, wholeBytes: sha256lanes.WholeBytes, faultable: sha256lanes.Faultable},
+	{name: "sha256", size: sha256.Size, new: sha256.New, appendSums: sha256lanes.AppendSums256, wholeBytes: sha256lanes.WholeBytes, faultable: sha256lanes.Faultable},
 	{name: "sha384", size: sha512.Size384, new: sha512.New384},
 	{name: "sha512", size: sha512.Size, new: sha512.New},
 	{name: "sha512-224", size: sha512.Size224, new: sha512.New512_224},
@@ -54,7 +58,7 @@ var algorithms = []*Algorithm{
 	{name: "blake2b512", size: blake2b.Size, new: unkeyed(blake2b.New512)},
 	{name: "blake2b256", size: blake2b.Size256, new: unkeyed(blake2b.New256)},
 	{name: "blake2s256", size: blake2s.Size, new: unkeyed(blake2s.New256)},
-	{name: "blake3", size: 32, new: func() hash.Hash { return blake3.New() }, appendSums: blake3x16.AppendSums},
+	{name: "blake3", size: 32, new: func() hash.Hash { return blake3.New() }, appendSums: blake3x16.AppendSums, faultable: blake3x16.Faultable},
 }
 
 // unkeyed turns a constructor of a keyed hash into that of the plain one.
@@ -152,4 +156,15 @@ func (h *BlockHasher) AppendSums(dst, data []byte) []byte {
 		data = data[n:]
 	}
 	return dst
+}
+
+// faultable returns how many of n bytes, from the beginning and in blocks,
+// AppendSums may be given where a load can fault. The assembly of other packages
+// may not be made for that: some moves the stack pointer, and Go's runtime could
+// not find its way back then.
+func (h *BlockHasher) faultable(n int) int {
+	if h.algorithm.faultable == nil {
+		return 0
+	}
+	return h.algorithm.faultable(h.blockSize, n)
 }

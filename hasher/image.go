@@ -20,6 +20,7 @@ const MaxBlocks = 1 << 32
 type tuning struct {
 	pieceBytes       int64 // what a worker reads at a time: a power of two
 	queuedBytes      int64 // and of a queue in one request: another
+	mappedBytes      int64 // what it looks at in place at a time: a multiple of pieceBytes
 	jobBlocks        int64 // what a job covers
 	checkpointBlocks int64 // the distance of checkpoints
 	probeExtents     int   // what one probe asks for at most
@@ -45,6 +46,7 @@ type Options struct {
 type Image struct {
 	src      Source
 	scan     ScanSource     // nil: ReadAt does
+	maps     MapSource      // nil: all is read
 	queues   QueueSource    // nil: one read after the other
 	extents  ExtentSource   // nil: all is data
 	writable WritableSource // nil: read-only
@@ -129,6 +131,7 @@ func New(src Source, o Options) (*Image, error) {
 		tuning: tuning{
 			pieceBytes:       o.Spec.pieceBytes(),
 			queuedBytes:      queuedBytes,
+			mappedBytes:      mappedBytes,
 			jobBlocks:        int64(max(1, min(jobBytes/o.Spec.BlockSize, jobBlocks))),
 			checkpointBlocks: checkpointBlocks,
 			probeExtents:     probeExtents,
@@ -140,6 +143,7 @@ func New(src Source, o Options) (*Image, error) {
 	}
 	im.log = im.log.With("image", o.Name)
 	im.scan, _ = src.(ScanSource)
+	im.maps, _ = src.(MapSource)
 	im.queues, _ = src.(QueueSource)
 	im.extents, _ = src.(ExtentSource)
 	im.zeroing, _ = src.(ZeroSource)

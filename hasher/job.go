@@ -263,7 +263,11 @@ func (j *job) hash(w *worker) {
 			return
 		}
 		if int64(j.im.spec.BlockSize) <= r.piece {
-			b += j.hashPiece(r, b)
+			n := j.hashInPlace(r, b)
+			if n == 0 {
+				n = j.hashPiece(r, b)
+			}
+			b += n
 			continue
 		}
 		if !j.hashLong(r, b) {
@@ -272,6 +276,30 @@ func (j *job) hash(w *worker) {
 		}
 		b++
 	}
+}
+
+// hashInPlace hashes some blocks from lo on where they are in the source's cache,
+// and returns how many: 0 where that cannot be had. What it has found until then
+// is replaced by what is read.
+func (j *job) hashInPlace(r *pieces, lo int64) int64 {
+	length := r.inPlace()
+	if length == 0 {
+		return 0
+	}
+	err := j.im.maps.Map(r.pos, length, func(p []byte) {
+		for b := lo; len(p) > 0 && !j.stop.Load(); {
+			j.hashBlocks(r.w, b, p[:r.piece], true)
+			b += j.im.spec.blocks(r.piece)
+			p = p[r.piece:]
+		}
+	})
+	if err != nil && !broken(ruleLeftIsRead) {
+		r.cached-- // not all of it any more
+		return 0
+	}
+	j.read += length
+	r.pos += length
+	return j.im.spec.blocks(length)
 }
 
 // hashPiece reads some blocks from lo on with one read, and returns how many.
@@ -284,7 +312,7 @@ func (j *job) hashPiece(r *pieces, lo int64) int64 {
 	hi := lo + j.im.spec.blocks(int64(len(p)))
 	switch {
 	case err == nil:
-		r.empty = !j.hashBlocks(r.w, lo, p)
+		r.empty = !j.hashBlocks(r.w, lo, p, false)
 	case errors.Is(err, ErrUnavailable):
 		for b := lo; b < hi; b++ {
 			j.kinds[b-j.lo] = resultFailed
@@ -298,7 +326,7 @@ func (j *job) hashPiece(r *pieces, lo int64) int64 {
 			if err := j.readFull(r.w, block, b*bs); err != nil {
 				j.fail(b, err)
 			} else {
-				j.hashBlocks(r.w, b, block)
+				j.hashBlocks(r.w, b, block, false)
 			}
 		}
 	}
@@ -312,8 +340,8 @@ func (j *job) fail(b int64, err error) {
 }
 
 // hashBlocks finds the digests of the blocks from b on, whose bytes are p, and
-// reports whether any is not of zeros.
-func (j *job) hashBlocks(w *worker, b int64, p []byte) (found bool) {
+// reports whether any is not of zeros. In place, a load of p can fault.
+func (j *job) hashBlocks(w *worker, b int64, p []byte, inPlace bool) (found bool) {
 	bs, d := j.im.spec.BlockSize, j.im.digestSize
 	h := w.hasher(j.im.spec)
 	for len(p) > 0 {
@@ -331,7 +359,13 @@ func (j *job) hashBlocks(w *worker, b int64, p []byte) (found bool) {
 		}
 		found = true
 		n := int64((data + bs - 1) / bs)
-		h.AppendSums(j.digests[i*d:i*d:(i+n)*d], p[:data])
+		sums, rest := j.digests[i*d:i*d:(i+n)*d], p[:data]
+		if inPlace {
+			whole := h.faultable(data)
+			sums = h.AppendSums(sums, rest[:whole])
+			rest = append(w.buffer(data - whole)[:0], rest[whole:]...)
+		}
+		h.AppendSums(sums, rest)
 		for k := range n {
 			j.kinds[i+k] = resultData
 		}

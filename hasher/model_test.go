@@ -29,6 +29,7 @@ type modelConfig struct {
 
 	volatile bool // the source has no stamps, and nothing is kept
 	ahead    bool // the source has queues
+	inPlace  bool // the source's bytes are looked at in place
 	late     bool // writes are done after they have failed
 }
 
@@ -42,7 +43,7 @@ func configFor(seed uint64) modelConfig {
 		actors: 2 + rng.IntN(4), ops: 12,
 		outside: rng.IntN(4) == 0, faults: rng.IntN(3) == 0, cancel: rng.IntN(3) == 0,
 		volatile: rng.IntN(4) == 0, late: rng.IntN(6) == 0,
-		ahead: rng.IntN(2) == 0,
+		ahead: rng.IntN(2) == 0, inPlace: rng.IntN(2) == 0,
 	}
 }
 
@@ -436,6 +437,10 @@ func newModel(cfg modelConfig, pool *Pool, park func(string)) (*model, error) {
 	m.im.tuning = tuning{
 		pieceBytes: 4 << rng.IntN(6), queuedBytes: 4 << rng.IntN(6), jobBlocks: 1 + rng.Int64N(6), checkpointBlocks: 1 + rng.Int64N(6),
 		probeExtents: 1 + rng.IntN(4), maxCapture: 1 << 20,
+	}
+	m.im.mappedBytes = m.im.pieceBytes << rng.IntN(3)
+	if cfg.inPlace {
+		m.im.scan, m.im.maps = cachedSource{src}, &inPlace{memSource: src}
 	}
 	m.im.checkpoints.distance = m.im.checkpointBlocks
 	return m, nil

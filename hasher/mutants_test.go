@@ -26,6 +26,7 @@ var ruleNames = map[rule]string{
 	ruleNewMoment: "new moment", ruleZeroAlone: "zero alone", rulePermanentFailure: "permanent failure",
 	ruleCheckStamp: "check stamp", ruleSettle: "settle", ruleAwaitWriters: "await writers",
 	ruleFullReads: "full reads", ruleDoubt: "doubt", ruleFlushForgets: "flush forgets",
+	ruleLeftIsRead: "left is read",
 }
 
 // TestMutants breaks each rule in turn, and wants the scheduled model test to

@@ -8,6 +8,9 @@ import (
 // pieces gives the bytes of a job in order, a piece at a time, to the worker
 // that hashes them.
 //
+// What is in the source's cache is looked at in place where that can be had, and
+// else read.
+//
 // What has to be waited for is read in large pieces, or, if the source has
 // queues, ahead of its turn.
 type pieces struct {
@@ -80,6 +83,19 @@ func (r *pieces) next(limit int64) (p []byte, err error) {
 	}
 	r.pos = off + int64(len(p))
 	return p, err
+}
+
+// inPlace returns how many bytes from pos on, whole pieces, need not be read.
+func (r *pieces) inPlace() int64 {
+	im := r.j.im
+	if im.maps == nil || r.queue != nil || r.cached < r.end-r.first {
+		return 0
+	}
+	if n := int(r.piece); r.w.hasher(im.spec).faultable(n) < n {
+		return 0
+	}
+	n := min(im.mappedBytes, r.end-r.pos)
+	return n - n%r.piece
 }
 
 func (r *pieces) nextRead(limit int64) ([]byte, error) {

@@ -22,6 +22,11 @@ const (
 	// what is hashed at a time of what it gives.
 	queuedBytes = 512 << 10
 
+	// mappedBytes is what a worker looks at in place at a time. To map costs
+	// as much as to copy some hundred kilobytes, and all of it counts as
+	// resident memory.
+	mappedBytes = 2 << 20
+
 	// jobBytes is what a job covers, so that the price of a job (locks, a
 	// look at the stamp, wake-ups, from a server the first reply) is paid once
 	// for many pieces.

@@ -29,5 +29,6 @@ const (
 	ruleFullReads             // a read that came short is a failure
 	ruleDoubt                 // what a write of unknown outcome may change is not kept
 	ruleFlushForgets          // after a failed flush nothing is known
+	ruleLeftIsRead            // what a look in place was left at is read
 	ruleAwaitWriters          // and when the write that moved it has ended
 )

@@ -37,6 +37,20 @@ type ScanSource interface {
 	Cached(off, length int64) int64
 }
 
+// A MapSource shows what is in its cache in place, without the copy that a read
+// makes.
+type MapSource interface {
+	// Map calls use with the bytes [off, off+length), which are whole pages
+	// before the end of the source. They change when the source does, and there
+	// is nothing of them after use has returned. What loads them must be Go, or
+	// assembly that calls nothing and leaves the stack pointer alone.
+	//
+	// It returns an error where that cannot be had, also if use had begun and
+	// came to a byte that is gone, or that storage does not give: use was left
+	// at that load then, with what it had deferred done.
+	Map(off, length int64, use func(p []byte)) error
+}
+
 // A QueueSource can have reads under way ahead of their turn, so that a server
 // need not wait for its client. Without it a pass reads piece after piece.
 type QueueSource interface {

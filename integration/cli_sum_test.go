@@ -265,6 +265,33 @@ func TestSum_changed_while_read(t *testing.T) {
 	}
 }
 
+// A file that is cut under the threads that look at it in place.
+func TestSum_cut_while_read(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	path := filepath.Join(dir, "disk.img")
+	data := random(98, 128*mib)
+	const size = 3*mib + 5
+	want := map[string]bool{
+		newOracle(data).sum() + "  " + path + "\n":        true,
+		newOracle(data[:size]).sum() + "  " + path + "\n": true,
+	}
+	for round := range 20 {
+		writeImage(t, path, data)
+		sum := startCommand(t, program, "sum", path)
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond)
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+		switch r := sum.result(); {
+		case r.Status == 0 && want[r.Stdout] && r.Stderr == "":
+		case r == result{"", "hashfs: " + path + ": it changed while it was read, so there is no digest\n", 1}:
+		default:
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
 // A list must not end early without a word.
 func TestSum_output_fails(t *testing.T) {
 	t.Parallel()

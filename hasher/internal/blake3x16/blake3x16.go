@@ -90,6 +90,17 @@ func AppendSums(dst, data []byte, size int) []byte {
 	return dst
 }
 
+// Faultable returns how many bytes of n, in messages of size bytes each, may be in
+// memory where a load can fault: AppendSums reads those at the beginning by this
+// package's assembly alone, which calls nothing and leaves the stack pointer alone,
+// so that Go's runtime finds its way back from there.
+func Faultable(size, n int) int {
+	if !vectors || size&(size-1) != 0 || size > maxSize || size <= chunkSize && n/size < 2 {
+		return 0
+	}
+	return n &^ (size - 1)
+}
+
 // appendTrees appends the digests of the messages of more than one chunk, and
 // returns the data that is less than one.
 func appendTrees(dst, data []byte, size int) (sums, rest []byte) {

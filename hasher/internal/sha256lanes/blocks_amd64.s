@@ -439,7 +439,7 @@ block:
 	RET
 
 // func blocks16(states *[8][16]uint32, p *[16]*byte, blocks int)
-// Requires: AVX, AVX512BW, AVX512F
+// Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·blocks16(SB), $0-24
 	MOVQ states+0(FP), AX
 	MOVQ p+8(FP), CX
@@ -450,36 +450,52 @@ TEXT ·blocks16(SB), $0-24
 block:
 	MOVQ            (CX), SI
 	VMOVDQU32       (SI)(BX*1), Z0
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            8(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z1
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            16(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z2
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            24(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z3
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            32(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z4
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            40(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z5
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            48(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z6
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            56(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z7
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            64(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z8
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            72(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z9
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            80(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z10
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            88(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z11
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            96(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z12
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            104(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z13
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            112(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z14
+	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            120(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z15
+	PREFETCHT1      128(SI)(BX*1)
 	VPUNPCKLDQ      Z1, Z0, Z16
 	VPUNPCKHDQ      Z1, Z0, Z17
 	VPUNPCKLDQ      Z3, Z2, Z18

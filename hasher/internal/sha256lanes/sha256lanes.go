@@ -85,6 +85,18 @@ func WholeBytes(size int) int {
 	return size
 }
 
+// Faultable returns how many bytes of n, in messages of size bytes each, may be in
+// memory where a load can fault: AppendSums256 and AppendSums224 read those at the
+// beginning by this package's assembly alone, which calls nothing and leaves the
+// stack pointer alone, so that Go's runtime finds its way back from there.
+func Faultable(size, n int) int {
+	messages, done := n/size, 0
+	for lanes := width(messages); lanes > 0; lanes = width(messages - done) {
+		done += lanes
+	}
+	return done * size
+}
+
 // A state is that of one message, its words in the order of the SHA
 // instructions: f, e, b, a, h, g, d, c.
 type state = [8]uint32

@@ -71,7 +71,7 @@ func blake3Experiment(k kind, pieces string) *experiment {
 	return &experiment{"blake3-" + string(k), []*row{{
 		work: "hashfs sum --digest blake3, 4 GiB of random data written " + pieces + " at a time", peer: "b3sum FILE",
 		target: atMost(0.95), unit: seconds,
-		why:    "b3sum maps the file and hashes with all cores, hashfs reads it; how large the folios are in which it was written decides what mapping costs.",
+		why:    "Both map the file and hash with all cores; how large the folios are in which it was written decides what mapping costs.",
 		limits: "The digests differ (blocks of 64 KiB here, one tree there), and both stand or fall with the vector instructions that their libraries know for this processor.",
 	}}, func(ctx context.Context, l *lab, rows []*row) error {
 		if err := need("b3sum", l.tools.b3sum); err != nil {
@@ -89,8 +89,8 @@ func zerosExperiment() *experiment {
 	return &experiment{"zeros", []*row{{
 		work: "hashfs sum, 4 GiB of written zeros", peer: "cat FILE >/dev/null",
 		target: atMost(0.70), unit: seconds,
-		why:    "A block of zeros is recognised many times faster than it could be hashed, so what is left is the kernel's copy, and hashfs has two cores for that.",
-		limits: "cat is no bound on reading: it has one thread, and never looks at the bytes.",
+		why:    "A block of zeros is recognised many times faster than it could be hashed, and without a copy; what is left is the memory's pace, and hashfs has two cores for that.",
+		limits: "cat is no bound on reading: it has one thread, copies the bytes, and never looks at them.",
 	}}, func(ctx context.Context, l *lab, rows []*row) error {
 		f, err := l.data.get(ctx, zeros)
 		if err != nil {

@@ -15,6 +15,10 @@ var (
 	temps = vector.All[24:]
 )
 
+// nextBlocks is how far ahead of the rounds data is fetched. The processor does so
+// by itself, but begins anew in each page.
+const nextBlocks = 2 * 64
+
 // blocks16 writes the function that hashes 16 messages, a vector for each word.
 //
 // The rounds are unrolled 16 times: so each finds its words and its state in
@@ -33,7 +37,7 @@ func blocks16() {
 	LEAQ(k256.Offset(4*48), kEnd)
 
 	Label("block")
-	vector.LoadWords(p, at, words, vector.All[16:])
+	vector.LoadWords(p, at, nextBlocks, words, vector.All[16:])
 	VBROADCASTI32X4(reversal, temps[0])
 	for _, w := range words {
 		VPSHUFB(temps[0], w, w)

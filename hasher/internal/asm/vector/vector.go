@@ -25,13 +25,15 @@ var All = [32]reg.VecPhysical{
 
 // LoadWords loads 64 bytes of each of 16 messages, at an offset in them, and
 // transposes them: then words[i] has word i of all. messages are their
-// addresses. It spoils all registers of All that words are not: words are the
+// addresses. What is ahead bytes further on is asked for from memory meanwhile. It spoils all registers of All that words are not: words are the
 // lower or the upper half of them.
-func LoadWords(messages Mem, at reg.Register, words, spoilt []reg.VecPhysical) {
+func LoadWords(messages Mem, at reg.Register, ahead int, words, spoilt []reg.VecPhysical) {
 	for i := range words {
 		r := GP64()
 		MOVQ(messages.Offset(8*i), r)
-		VMOVDQU32(Mem{Base: r, Index: at, Scale: 1}, words[i])
+		block := Mem{Base: r, Index: at, Scale: 1}
+		VMOVDQU32(block, words[i])
+		PREFETCHT1(block.Offset(ahead))
 	}
 	Quads(words, spoilt)
 	// words[4*q+j] has, in its quarter k, word 4*k+j of the messages 4*q to 4*q+3.

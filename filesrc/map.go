@@ -1,0 +1,83 @@
+package filesrc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"slices"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"hashfs/hasher"
+)
+
+var _ hasher.MapSource = (*File)(nil)
+
+// mappedTypes are file systems on which a mapping shows what a read gives at the
+// same time. On others that need not be so: overlayfs maps the file below for as
+// long as it is open, and reads the one above once somebody has written.
+var mappedTypes = []int64{
+	unix.BTRFS_SUPER_MAGIC,
+	unix.EXT4_SUPER_MAGIC, // ext2 and ext3 too
+	unix.TMPFS_MAGIC,
+	unix.XFS_SUPER_MAGIC,
+}
+
+var errNotMapped = errors.New("its file system is none of those whose files are mapped")
+
+// Map shows a part of the file in memory: see [hasher.MapSource].
+func (f *File) Map(off, length int64, use func(p []byte)) error {
+	h, err := f.acquire()
+	if err != nil {
+		return err
+	}
+	defer f.release(h)
+	if !f.device && !h.mayMap() {
+		return fmt.Errorf("map %s: %w", f.path, errNotMapped)
+	}
+	m, err := unix.Mmap(h.fd, off, int(length), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return &os.PathError{Op: "map", Path: f.path, Err: err}
+	}
+	defer unix.Munmap(m)
+	if err := look(m, use); err != nil {
+		return fmt.Errorf("map %s: %d bytes at %d: %w", f.path, length, off, err)
+	}
+	return nil
+}
+
+func (h *handle) mayMap() bool {
+	h.askMap.Do(func() {
+		var st unix.Statfs_t
+		err := retry(func() error { return unix.Fstatfs(h.fd, &st) })
+		h.mappable = err == nil && slices.Contains(mappedTypes, int64(st.Type))
+	})
+	return h.mappable
+}
+
+// look calls use with mapped memory. The kernel has a load fail by SIGBUS where
+// the file was cut off or storage fails; Go's runtime makes it a panic here, and
+// this an error.
+func look(m []byte, use func(p []byte)) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch cause := recover().(type) {
+		case nil:
+		case interface {
+			error
+			Addr() uintptr
+		}:
+			start := uintptr(unsafe.Pointer(unsafe.SliceData(m)))
+			if at := cause.Addr(); at < start || at-start >= uintptr(len(m)) {
+				panic(cause)
+			}
+			err = cause
+		default:
+			panic(cause)
+		}
+	}()
+	use(m)
+	return nil
+}
