@@ -19,7 +19,7 @@ const MaxBlocks = 1 << 32
 // tuning is what tests of small images make small.
 type tuning struct {
 	pieceBytes       int64 // what a worker reads at a time: a power of two
-	queuedBytes      int64 // and of a queue in one request: another
+	queuedBytes      int64 // and of a queue in one request: another, no larger
 	mappedBytes      int64 // what it looks at in place at a time: a multiple of pieceBytes
 	jobBlocks        int64 // what a job covers
 	checkpointBlocks int64 // the distance of checkpoints
@@ -130,7 +130,6 @@ func New(src Source, o Options) (*Image, error) {
 		park:       func(string) {},
 		tuning: tuning{
 			pieceBytes:       o.Spec.pieceBytes(),
-			queuedBytes:      queuedBytes,
 			mappedBytes:      mappedBytes,
 			jobBlocks:        int64(max(1, min(jobBytes/o.Spec.BlockSize, jobBlocks))),
 			checkpointBlocks: checkpointBlocks,
@@ -144,7 +143,10 @@ func New(src Source, o Options) (*Image, error) {
 	im.log = im.log.With("image", o.Name)
 	im.scan, _ = src.(ScanSource)
 	im.maps, _ = src.(MapSource)
-	im.queues, _ = src.(QueueSource)
+	if q, ok := src.(QueueSource); ok {
+		im.queues, im.queuedBytes = q, q.QueuedBytes()
+		im.pieceBytes = max(im.pieceBytes, im.queuedBytes)
+	}
 	im.extents, _ = src.(ExtentSource)
 	im.zeroing, _ = src.(ZeroSource)
 	if r, ok := src.(RemoteSource); ok {

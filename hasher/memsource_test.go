@@ -352,7 +352,8 @@ var errLeft = errors.New("a byte is gone")
 // queued is a memSource with queues, whose reads are made at once.
 type queued struct{ *memSource }
 
-func (q queued) Queue() ReadQueue { return &memQueue{src: q.memSource} }
+func (q queued) Queue() ReadQueue   { return &memQueue{src: q.memSource} }
+func (q queued) QueuedBytes() int64 { return pieceBytes }
 
 type memQueue struct {
 	src   *memSource

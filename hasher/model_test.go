@@ -435,9 +435,10 @@ func newModel(cfg modelConfig, pool *Pool, park func(string)) (*model, error) {
 		m.im.queues = queued{src}
 	}
 	m.im.tuning = tuning{
-		pieceBytes: 4 << rng.IntN(6), queuedBytes: 4 << rng.IntN(6), jobBlocks: 1 + rng.Int64N(6), checkpointBlocks: 1 + rng.Int64N(6),
+		pieceBytes: 4 << rng.IntN(6), jobBlocks: 1 + rng.Int64N(6), checkpointBlocks: 1 + rng.Int64N(6),
 		probeExtents: 1 + rng.IntN(4), maxCapture: 1 << 20,
 	}
+	m.im.queuedBytes = max(4, m.im.pieceBytes>>rng.IntN(3))
 	m.im.mappedBytes = m.im.pieceBytes << rng.IntN(3)
 	if cfg.inPlace {
 		m.im.scan, m.im.maps = cachedSource{src}, &inPlace{memSource: src}

@@ -45,7 +45,6 @@ func (r *pieces) open() {
 	switch im := r.j.im; {
 	case im.queues != nil:
 		r.queue = im.queues.Queue()
-		r.piece = max(r.piece, im.queuedBytes)
 	case im.scan != nil:
 		r.cached = im.scan.Cached(r.pos, r.end-r.pos)
 	}

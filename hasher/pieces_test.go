@@ -23,7 +23,8 @@ type stuckQueue struct {
 	given bool
 }
 
-func (s stuck) Queue() ReadQueue { return &stuckQueue{stuck: s} }
+func (s stuck) Queue() ReadQueue   { return &stuckQueue{stuck: s} }
+func (s stuck) QueuedBytes() int64 { return 64 }
 
 func (q *stuckQueue) Submit([]byte, int64) {}
 
@@ -66,7 +67,7 @@ func TestPieces_close(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer im.Close()
-	im.pieceBytes, im.queuedBytes = 64, 64
+	im.pieceBytes = 64
 	src.data[1000] = 1 // a probe would find a hole
 	src.unholeLocked(0, 1024)
 	v, err := im.OpenView(t.Context())

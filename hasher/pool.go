@@ -18,10 +18,6 @@ const (
 	// disk or a server, in one read or in several.
 	waitedBytes = 1 << 20
 
-	// queuedBytes is what one request of a queue reads at most, and at least
-	// what is hashed at a time of what it gives.
-	queuedBytes = 512 << 10
-
 	// mappedBytes is what a worker looks at in place at a time. To map costs
 	// as much as to copy some hundred kilobytes, and all of it counts as
 	// resident memory.

@@ -56,6 +56,10 @@ type MapSource interface {
 type QueueSource interface {
 	// Queue returns a queue for the caller alone, who has to close it.
 	Queue() ReadQueue
+
+	// QueuedBytes is how many bytes the reads of a queue should have, a power of
+	// two.
+	QueuedBytes() int64
 }
 
 // A ReadQueue gives the results of reads in the order in which they were

@@ -89,7 +89,7 @@ func TestBadInput_mount(t *testing.T) {
 		{"too many blocks", []string{"--cache-size", "1t", "--digest", "md5/4", "large.img", "mnt"}, 1, "large.img: 4294967297 blocks of 4 bytes: at most 2^32 are possible, choose a larger block size"},
 		{"no such qcow2", []string{"none.qcow2", "mnt"}, 1, "DIR/none.qcow2 is missing: no such file or directory"},
 		{"qcow2 by option", []string{"disk.img,format=qcow2", "mnt"}, 1, "open DIR/disk.img: it has not the magic of qcow2"},
-		{"unknown format", []string{"disk.img,format=iso", "mnt"}, 2, `disk.img: option format: unknown format "iso": it is raw, qcow2, vmdk, vhdx, vdi, or another of qemu's`},
+		{"unknown format", []string{"disk.img,format=iso", "mnt"}, 2, `disk.img: option format: unknown format "iso": there are raw, qcow2, vmdk, vhdx, vdi, vpc, qed, qcow, parallels, bochs, cloop`},
 		{"NBD without a host", []string{"nbd:///x", "mnt"}, 1, `"nbd:///x" is no NBD URI: the host is missing`},
 		{"NBD without a server", []string{"nbd://localhost:1/x", "mnt"}, 1, "open nbd://localhost:1/x: no server listens at localhost:1: connection refused"},
 		{"NBD without a socket", []string{"nbd+unix:///x?socket=/none", "mnt"}, 1, "open nbd+unix:///x?socket=/none: there is no socket /none: is the server running: no such file or directory"},

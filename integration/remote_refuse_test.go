@@ -111,7 +111,7 @@ func TestRefuse_formats(t *testing.T) {
 		output(t, "qemu-img", "create", "-q", "-f", "qcow2", "-u", "-b", backing, "-F", "raw", d.path(name+".qcow2"), "1M")
 	}
 	for _, row := range []refusal{
-		{"unknown format", []string{"disk.raw,format=iso"}, 2, `disk.raw: option format: unknown format "iso": it is raw, qcow2, vmdk, vhdx, vdi, or another of qemu's`},
+		{"unknown format", []string{"disk.raw,format=iso"}, 2, `disk.raw: option format: unknown format "iso": there are raw, qcow2, vmdk, vhdx, vdi, vpc, qed, qcow, parallels, bochs, cloop`},
 		{"another format", []string{"disk.raw,format=vdi"}, 1, "open DIR/disk.raw: it has not the magic of vdi"},
 		{"no image", []string{"zero.vmdk"}, 1, "open DIR/zero.vmdk: it has not the magic of vmdk"},
 		{"held by another qemu", []string{"held.qcow2"}, 1, "open DIR/held.qcow2: DIR/held.qcow2 is " + heldBy},

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestRemote_servers mounts what many kinds of servers export, and compares it
@@ -230,4 +232,28 @@ func TestRemote_TLS(t *testing.T) {
 			t.Errorf("%s: %+v", uri, r)
 		}
 	}
+}
+
+// A server that calls data zero, and is found out, has the same digest.
+func TestRemote_lying_server(t *testing.T) {
+	t.Parallel()
+	needNBD(t)
+	data := make([]byte, 3*mib)
+	copy(data, random(45, mib))
+	dir := scratch(t)
+	path, list := filepath.Join(dir, "x.raw"), filepath.Join(dir, "list")
+	writeImage(t, path, data)
+	writeImage(t, list, []byte("0 3M hole,zero\n"))
+	s := nbdkit(t, "--filter=extentlist", "file", path, "extentlist="+list)
+	want := newOracle(data)
+	r := call{argv: []string{program, "sum", s.uri()}}.run(t)
+	if diff := cmp.Diff(result{
+		want.sum() + "  " + s.uri() + "\n",
+		"hashfs: warning: " + s.uri() + ": the server calls data zero: its block status is ignored\n", 0,
+	}, r); diff != "" {
+		t.Errorf("sum (-want +got):\n%s", diff)
+	}
+	m := mount(t, "x="+s.uri())
+	m.expect(`level=WARN msg="the NBD server calls data zero: its block status is ignored from now on, and everything is read" image=x .*`)
+	same(t, "checksum", m.read("x", "checksum"), want.checksum())
 }

@@ -267,9 +267,11 @@ func (f *flight) turn(wait int) (cause error, since time.Time) {
 		limit = wait
 	}
 	ok := f.c.h.turn(n, limit)
-	f.reap()
-	if !ok {
+	switch cause := f.reap(); {
+	case !ok:
 		return f.c.h.failure(), time.Now()
+	case cause != nil:
+		return cause, time.Now()
 	}
 	if r := f.oldest(); r != nil && !time.Now().Before(r.deadline) {
 		return &timeoutError{"request", r.deadline.Sub(r.start)}, r.start
@@ -317,8 +319,9 @@ func (f *flight) timeout() int {
 	return -1
 }
 
-// reap finishes the requests that the last turn found done.
-func (f *flight) reap() {
+// reap finishes the requests that the last turn found done. It returns why the
+// connection is to end, if one of them says so.
+func (f *flight) reap() (cause error) {
 	c := f.c
 	c.mu.Lock()
 	c.sleeping = false
@@ -330,6 +333,9 @@ func (f *flight) reap() {
 		switch {
 		case errno == syscall.ENOTCONN:
 			continue // the connection has failed: see land
+		case errno == syscall.ESHUTDOWN:
+			r.refused, cause = true, errShutdown
+			continue // it is left to land too
 		case errno != 0:
 			err = serverError(errno)
 		case len(pairs) > 0:
@@ -341,6 +347,7 @@ func (f *flight) reap() {
 		c.load.Add(-1)
 		r.finish(err)
 	}
+	return cause
 }
 
 // land lets go of the connection, and finishes what is left.
@@ -357,7 +364,7 @@ func (f *flight) land(cause error) {
 	c.free()
 	for _, r := range f.slots {
 		if r != nil {
-			r.finish(&lostError{cause, true})
+			r.finish(&lostError{cause, !r.refused})
 		}
 	}
 }

@@ -29,6 +29,9 @@ var errEnded = errors.New("closed")
 // errHungUp is the end of a connection that nobody has come upon by reading.
 var errHungUp = errors.New("the server closed the connection")
 
+// errShutdown is the answer of a server that ends as soon as its clients have left.
+var errShutdown = errors.New("the server is being shut down")
+
 // A connError is why libnbd could not connect or stay connected.
 type connError struct {
 	message string

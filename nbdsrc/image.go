@@ -14,6 +14,9 @@ import (
 	"hashfs/nbdsrc/internal/qemunbd"
 )
 
+// KnownFormats returns the formats that KnownFormat knows.
+func KnownFormats() []string { return qemunbd.Formats() }
+
 // KnownFormat reports whether OpenImage serves images of that format: qcow2
 // and others, by the names of QEMU's drivers. raw is not among them.
 func KnownFormat(format string) bool { return qemunbd.Known(format) }

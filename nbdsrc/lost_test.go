@@ -366,7 +366,7 @@ func TestServerErrors(t *testing.T) {
 	for _, tc := range []struct {
 		errno string
 		want  syscall.Errno
-	}{{"EIO", syscall.EIO}, {"ENOSPC", syscall.ENOSPC}, {"EPERM", syscall.EIO}, {"ESHUTDOWN", syscall.EIO}} {
+	}{{"EIO", syscall.EIO}, {"ENOSPC", syscall.ENOSPC}, {"EPERM", syscall.EIO}} {
 		s := nbdkit(t, "--filter=error", "memory", "1M", "error="+tc.errno, "error-rate=1", "error-file="+trigger)
 		e := s.open(Options{Writable: true})
 		before := stamp(t, e)
@@ -389,5 +389,30 @@ func TestServerErrors(t *testing.T) {
 		if p[7] != 1 || stamp(t, e) != before {
 			t.Errorf("byte %d, stamp %+v, was %+v", p[7], stamp(t, e), before)
 		}
+	}
+}
+
+// TestLost_shutdown: a server that is told to end stays for as long as it has
+// clients, and answers that it will end. We leave, and go on with the next one.
+func TestLost_shutdown(t *testing.T) {
+	path := diskFile(t, content(1<<20))
+	s := nbdkit(t, "file", path)
+	e := s.open(Options{Timeout: 10 * time.Second})
+	check2(t)(e.ReadAt(make([]byte, 1), 0))
+	check(t, s.cmd.Process.Signal(syscall.SIGTERM))
+	time.Sleep(100 * time.Millisecond) // it says nothing of it
+	other := bytes.Repeat([]byte("other"), 1<<20/5+1)[:1<<20]
+	check(t, os.Remove(path)) // the server has the file open
+	check(t, os.WriteFile(path, other, 0o600))
+	got := make([]byte, 100)
+	done := make(chan error, 1)
+	go func() {
+		_, err := e.ReadAt(got, 7)
+		done <- err
+	}()
+	until(t, "it has ended", func() bool { return s.cmd.Process.Signal(syscall.Signal(0)) != nil })
+	s.start()
+	if err := <-done; err != nil || !bytes.Equal(got, other[7:107]) {
+		t.Errorf("read %q, %v", got, err)
 	}
 }

@@ -42,6 +42,15 @@ func (e *Export) Queue() hasher.ReadQueue {
 	return q
 }
 
+// QueuedBytes follows hasher.QueueSource.
+func (e *Export) QueuedBytes() int64 {
+	i := e.info()
+	if n := i.preferred; n > pieceBytes && n == i.piece(max(1, i.minimum)) {
+		return n
+	}
+	return pieceBytes
+}
+
 // Submit follows hasher.ReadQueue.
 func (q *queue) Submit(p []byte, off int64) {
 	read := queuedRead{p: p, off: off}

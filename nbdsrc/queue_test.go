@@ -5,8 +5,13 @@ package nbdsrc
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -218,4 +223,42 @@ func TestQueue_closedExport(t *testing.T) {
 		t.Errorf("%d, %v", n, err)
 	}
 	q.Close()
+}
+
+// TestPreferred: requests are of the size that the server prefers, also where that
+// is more than ours: those of a pass over the image, and writes.
+func TestPreferred(t *testing.T) {
+	const size = 8 << 20
+	for _, tc := range []struct{ preferred, maximum, want int64 }{
+		{4096, 32 << 20, pieceBytes},
+		{64 << 10, 96 << 10, 64 << 10},
+		{1 << 20, 32 << 20, 1 << 20},
+		{4 << 20, 32 << 20, 4 << 20},
+		{8 << 20, 32 << 20, pieceBytes}, // too much for our buffers
+	} {
+		log := filepath.Join(shortDir(t), "log")
+		s := nbdkit(t, "--filter=log", "--filter=blocksize-policy", "file", diskFile(t, content(size)), "logfile="+log,
+			"blocksize-minimum=1", fmt.Sprintf("blocksize-preferred=%d", tc.preferred), fmt.Sprintf("blocksize-maximum=%d", tc.maximum))
+		e := s.open(Options{Writable: true})
+		checkSum(t, newImage(t, e), content(size))
+		check2(t)(e.WriteAt(content(size), 0))
+		check(t, e.Close())
+		text, err := os.ReadFile(log)
+		check(t, err)
+		for _, op := range []string{"Read", "Write"} {
+			found := regexp.MustCompile(" "+op+" id=.* offset=(0x[0-9a-f]+) count=(0x[0-9a-f]+)").FindAllSubmatch(text, -1)
+			for _, m := range found {
+				off, err := strconv.ParseInt(string(m[1]), 0, 64)
+				check(t, err)
+				n, err := strconv.ParseInt(string(m[2]), 0, 64)
+				check(t, err)
+				if n != tc.want || off%n != 0 {
+					t.Errorf("preferred %d, maximum %d: %s of %d bytes at %d", tc.preferred, tc.maximum, op, n, off)
+				}
+			}
+			if int64(len(found)) != size/tc.want {
+				t.Errorf("preferred %d, maximum %d: %d times %s", tc.preferred, tc.maximum, len(found), op)
+			}
+		}
+	}
 }

@@ -20,8 +20,9 @@ type request struct {
 	pin  runtime.Pinner
 	done chan struct{} // of capacity 1
 
-	err   error
-	pairs []uint32 // of opStatus: length and type of consecutive extents
+	refused bool // the server did not do it, and will not
+	err     error
+	pairs   []uint32 // of opStatus: length and type of consecutive extents
 }
 
 // times are the limits of a caller's patience.

@@ -16,6 +16,10 @@ const (
 	// longer is served in parallel, and a reply finds its way into a
 	// processor's cache. qemu-nbd takes several times as long for 1 MiB.
 	pieceBytes = 512 << 10
+
+	// maxPieceBytes bounds the size that a server may prefer to that: each
+	// worker that hashes has two of them under way.
+	maxPieceBytes = 4 << 20
 )
 
 // A session is the connections to an export from the time that the first of
@@ -48,16 +52,25 @@ func newSession(first *conn, epoch uint64, lost func(s *session, cause error, si
 	if s.minimum == 0 {
 		s.align = unknownMinimum
 	}
-	s.piece = pieceBytes
-	if s.maximum > 0 {
-		s.piece = min(s.piece, s.maximum)
-	}
-	if unit := s.preferred; unit > 0 && unit <= s.piece {
-		s.piece -= s.piece % unit
-	}
-	s.piece = max(s.piece-s.piece%s.align, s.align)
+	s.piece = s.info.piece(s.align)
 	s.over, s.end = context.WithCancelCause(context.Background())
 	return s
+}
+
+// piece returns how many bytes a request for data has at most, a multiple of align
+// and if possible of what the server prefers.
+func (i *info) piece(align int64) int64 {
+	piece := int64(pieceBytes)
+	if i.preferred > piece && i.preferred <= maxPieceBytes {
+		piece = i.preferred
+	}
+	if i.maximum > 0 {
+		piece = min(piece, i.maximum)
+	}
+	if unit := i.preferred; unit > 0 && unit <= piece {
+		piece -= piece % unit
+	}
+	return max(piece-piece%align, align)
 }
 
 // run drives the shared connection until the session is over.

@@ -76,7 +76,7 @@ func TestSum(t *testing.T) {
 		{"one bad among good ones", []string{"big.img", "nosuch", "x.bin,format=iso", "empty.raw"}, "",
 			outcome{blkhash(big, bs) + "  big.img\n" + blkhash("", bs) + "  empty.raw\n",
 				"hashfs: nosuch: no such file or directory\n" +
-					"hashfs: x.bin: option format: unknown format \"iso\": it is raw, qcow2, vmdk, vhdx, vdi, or another of qemu's\n", 1}},
+					"hashfs: x.bin: option format: unknown format \"iso\": there are raw, qcow2, vmdk, vhdx, vdi, vpc, qed, qcow, parallels, bochs, cloop\n", 1}},
 		{"progress by request", []string{"--progress", "empty.raw"}, "", outcome{blkhash("", bs) + "  empty.raw\n", "", 0}},
 	} {
 		t.Run(row.name, func(t *testing.T) {

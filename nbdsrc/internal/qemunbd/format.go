@@ -19,6 +19,9 @@ const formatRaw = "raw"
 // suffixes that decide the format where none is given.
 var suffixes = []string{"qcow2", "vmdk", "vhdx", "vdi"}
 
+// Formats returns the formats that Start can serve.
+func Formats() []string { return slices.Clone(formats) }
+
 // Known reports whether format is one that Start can serve.
 func Known(format string) bool { return slices.Contains(formats, driver(format)) }
 

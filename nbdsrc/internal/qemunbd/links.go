@@ -30,7 +30,7 @@ func readLinks(r io.ReaderAt, size int64, format string) (links, error) {
 	var err error
 	switch format {
 	case "qcow2":
-		l, err = qcow2Links(r)
+		l, err = qcow2Links(r, size)
 	case "qcow":
 		l, err = qcowLinks(r)
 	case "qed":
@@ -40,7 +40,7 @@ func readLinks(r io.ReaderAt, size int64, format string) (links, error) {
 	case "vhdx":
 		err = checkVHDX(r)
 	case "vdi":
-		err = checkVDI(r)
+		err = checkVDI(r, size)
 	case "vpc":
 		err = checkVPC(r, size)
 	}
@@ -53,6 +53,18 @@ func readLinks(r io.ReaderAt, size int64, format string) (links, error) {
 		}
 	}
 	return l, nil
+}
+
+// A table is where a header says that a table is: bytes.
+type table struct{ offset, length uint64 }
+
+// within fails if a file of that size lacks a part of the table. QEMU would take
+// that for zeros, and what it leads to for a hole.
+func (t table) within(size int64) error {
+	if end := t.offset + t.length; end < t.offset || end > uint64(size) {
+		return fmt.Errorf("its header is corrupt, or it is cut off: it has %d bytes, and a table of %d should be at %d", size, t.length, t.offset)
+	}
+	return nil
 }
 
 // fileName returns the path that a name in a header means to QEMU, or with its

@@ -12,9 +12,11 @@ const (
 	footerSize      = 512 // of a vpc image, bytes
 	vpcDifferencing = 4
 
-	vdiTypeAt  = 0x4c
-	vdiDynamic = 1
-	vdiStatic  = 2
+	vdiTypeAt   = 0x4c
+	vdiMapAt    = 0x154 // where the block map is
+	vdiBlocksAt = 0x180 // how many entries of four bytes it has
+	vdiDynamic  = 1
+	vdiStatic   = 2
 
 	vhdxRegions    = 192 << 10 // where the first region table is
 	vhdxMaxEntries = 2047      // of a table
@@ -86,7 +88,7 @@ func vhdxEntries(r io.ReaderAt, off int64, n uint32, each func([]byte)) error {
 	return nil
 }
 
-func checkVDI(r io.ReaderAt) error {
+func checkVDI(r io.ReaderAt, size int64) error {
 	p, err := header(r, vdiTypeAt, 4)
 	if err != nil {
 		return err
@@ -94,7 +96,10 @@ func checkVDI(r io.ReaderAt) error {
 	if kind := le.Uint32(p); kind != vdiDynamic && kind != vdiStatic {
 		return fmt.Errorf("its vdi type is %d, neither dynamic nor static: %w", kind, errDifferencing)
 	}
-	return nil
+	if p, err = header(r, vdiMapAt, vdiBlocksAt+4-vdiMapAt); err != nil {
+		return err
+	}
+	return table{uint64(le.Uint32(p)), 4 * uint64(le.Uint32(p[vdiBlocksAt-vdiMapAt:]))}.within(size)
 }
 
 func checkVPC(r io.ReaderAt, size int64) error {

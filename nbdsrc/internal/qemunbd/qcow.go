@@ -25,6 +25,7 @@ type qcow2Header struct {
 	backingSize   uint32
 	clusterSize   uint64
 	size          uint64 // of the disk, bytes
+	l1, refcounts table
 	snapshots     uint32
 	snapshotsAt   uint64
 	incompatible  uint64
@@ -48,6 +49,8 @@ func readQcow2Header(r io.ReaderAt) (h qcow2Header, err error) {
 		backingSize:   be.Uint32(p[16:]),
 		clusterSize:   1 << bits,
 		size:          be.Uint64(p[24:]),
+		l1:            table{be.Uint64(p[40:]), 8 * uint64(be.Uint32(p[36:]))},
+		refcounts:     table{be.Uint64(p[48:]), uint64(be.Uint32(p[56:])) << bits},
 		snapshots:     be.Uint32(p[60:]),
 		snapshotsAt:   be.Uint64(p[64:]),
 		length:        qcow2HeaderV2,
@@ -65,10 +68,15 @@ func readQcow2Header(r io.ReaderAt) (h qcow2Header, err error) {
 	return h, nil
 }
 
-func qcow2Links(r io.ReaderAt) (l links, err error) {
+func qcow2Links(r io.ReaderAt, size int64) (l links, err error) {
 	h, err := readQcow2Header(r)
 	if err != nil {
 		return l, err
+	}
+	for _, t := range []table{h.l1, h.refcounts} {
+		if err := t.within(size); err != nil {
+			return l, err
+		}
 	}
 	end := h.clusterSize
 	if h.backingOffset != 0 {

@@ -82,9 +82,32 @@ func TestStart_refuses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			copy(head[40:], "\xff\xff\xff\xff\xff\xff\xff\xff") // the L1 table's offset
+			copy(head[40:], "\x00\x00\x00\x00\x00\x00\x00\x01") // the L1 table's offset
 			return Options{Path: writeFile(t, "a.qcow2", head)}
 		}, []string{"a.qcow2", "qemu-nbd: ", "L1"}},
+		{"cut off before its L1 table", func(t *testing.T) Options {
+			convert(t, data, "a.qcow2", "qcow2")
+			if err := os.Truncate("a.qcow2", 512); err != nil {
+				t.Fatal(err)
+			}
+			return Options{Path: "a.qcow2"}
+		}, []string{"a.qcow2", "cut off: it has 512 bytes, and a table of 8 should be at "}},
+		{"table beyond everything", func(t *testing.T) Options {
+			convert(t, data, "a.qcow2", "qcow2")
+			head, err := os.ReadFile("a.qcow2")
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(head[48:], "\xff\xff\xff\xff\xff\xff\xff\xff") // the refcount table's offset
+			return Options{Path: writeFile(t, "a.qcow2", head)}
+		}, []string{"a.qcow2", "its header is corrupt"}},
+		{"vdi cut off before its map", func(t *testing.T) Options {
+			convert(t, data, "a.vdi", "vdi")
+			if err := os.Truncate("a.vdi", 520); err != nil {
+				t.Fatal(err)
+			}
+			return Options{Path: "a.vdi"}
+		}, []string{"a.vdi", "cut off: it has 520 bytes"}},
 		{"directory", func(t *testing.T) Options {
 			if err := os.Mkdir("a.qcow2", 0o755); err != nil {
 				t.Fatal(err)

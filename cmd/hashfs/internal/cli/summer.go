@@ -153,10 +153,24 @@ func (s *summer) sum(ctx context.Context, src source.Source, kind sumlist.Kind) 
 		return nil, hashError(path, err) // and the source is closed
 	}
 	defer im.Close()
-	if digest, err = s.sumImage(ctx, im, path, kind); err != nil {
+	told := tellsHoles(opened.Source)
+	digest, err = s.sumImage(ctx, im, path, kind)
+	if told && !tellsHoles(opened.Source) {
+		// For the image that was a change. Without them there is no other.
+		complain(s.stderr, "warning: %s: the server calls data zero: its block status is ignored", path)
+		digest, err = s.sumImage(ctx, im, path, kind)
+	}
+	if err != nil {
 		return nil, hashError(path, err)
 	}
 	return digest, nil
+}
+
+// tellsHoles reports whether a source is a server that tells holes from data and
+// is believed.
+func tellsHoles(src hasher.Source) bool {
+	server, ok := src.(interface{ HasExtents() bool })
+	return ok && server.HasExtents()
 }
 
 func (s *summer) sumStdin(ctx context.Context, kind sumlist.Kind) ([]byte, error) {

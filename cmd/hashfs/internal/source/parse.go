@@ -158,7 +158,7 @@ func (s *Source) decideFormat(given string) error {
 	case given == "raw" || nbdsrc.KnownFormat(given):
 		s.Format = given
 	default:
-		return fmt.Errorf("option format: unknown format %q: it is raw, qcow2, vmdk, vhdx, vdi, or another of qemu's", given)
+		return fmt.Errorf("option format: unknown format %q: there are raw, %s", given, strings.Join(nbdsrc.KnownFormats(), ", "))
 	}
 	switch {
 	case s.Snapshot != "" && s.Format != "qcow2":

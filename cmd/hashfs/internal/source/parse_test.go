@@ -76,7 +76,7 @@ func TestParse_refuses(t *testing.T) {
 		{"value for a switch", "a,writable=yes", `a: option writable: it takes no value`},
 		{"bad cache", "a,cache=some", `a: option cache: "some" is neither keep nor none`},
 		{"contradiction", "a,cache=keep,cache=none", `a: option cache: both "keep" and "none" given`},
-		{"unknown format", "a,format=iso", `a: option format: unknown format "iso": it is raw, qcow2, vmdk, vhdx, vdi, or another of qemu's`},
+		{"unknown format", "a,format=iso", `a: option format: unknown format "iso": there are raw, qcow2, vmdk, vhdx, vdi, vpc, qed, qcow, parallels, bochs, cloop`},
 		{"format of a URI", "nbd+unix:///?socket=/s,format=raw", `nbd+unix:///?socket=/s: option format: an NBD server tells nothing of formats: leave out format=raw`},
 		{"snapshot of raw", "a.img,snapshot=s", `a.img: option snapshot: only a qcow2 has snapshots, and this is raw`},
 		{"writable snapshot", "a.qcow2,snapshot=s,writable", `a.qcow2: options snapshot and writable: a snapshot cannot be written`},
