@@ -16,6 +16,7 @@ const (
 	controlIno
 	versionIno
 	metricsIno
+	pidIno
 )
 
 const (

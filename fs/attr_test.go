@@ -46,7 +46,7 @@ func TestOwnerOf_options(t *testing.T) {
 }
 
 func TestIno_distinct(t *testing.T) {
-	seen := map[uint64]bool{rootIno: true, tagIno: true, controlIno: true, versionIno: true, metricsIno: true}
+	seen := map[uint64]bool{rootIno: true, tagIno: true, controlIno: true, versionIno: true, metricsIno: true, pidIno: true}
 	for _, image := range []uint64{1, 2, maxImages - 1} {
 		for k := kindDir; k <= kindSum; k++ {
 			for _, low := range []uint64{0, 1, 1<<32 - 1, 1 << 32, 1<<lowBits - 1} {

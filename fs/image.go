@@ -161,16 +161,16 @@ func (f *imageFile) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, 
 		return nil, 0, syscall.ESTALE
 	}
 	if writable {
-		return &imageHandle{f}, fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES, 0
+		return newImageHandle(f), fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES, 0
 	}
 	file, err := f.passthrough()
 	switch {
 	case err != nil:
 		return nil, 0, f.m.fail(ctx, f.d, "open image", err)
 	case file != nil:
-		return &passedHandle{imageHandle{f}, file}, 0, 0
+		return &passedHandle{newImageHandle(f), file}, 0, 0
 	}
-	return &imageHandle{f}, fuse.FOPEN_DIRECT_IO, 0
+	return newImageHandle(f), fuse.FOPEN_DIRECT_IO, 0
 }
 
 // passthrough returns the file that the kernel shall read for one open of the

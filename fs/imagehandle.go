@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,7 +17,15 @@ import (
 
 // imageHandle is an open image that is read and written through us.
 type imageHandle struct {
-	f *imageFile
+	f     *imageFile
+	wrote atomic.Bool   // and did not flush since
+	seen  atomic.Uint64 // failed flushes of the image that it knows of
+}
+
+func newImageHandle(f *imageFile) *imageHandle {
+	h := &imageHandle{f: f}
+	h.seen.Store(h.image().FailedFlushes())
+	return h
 }
 
 var (
@@ -72,6 +81,7 @@ func (h *imageHandle) current() bool {
 func (h *imageHandle) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	ctx, cancel, errno := h.begin(ctx, "write")
 	defer cancel()
+	h.wrote.Store(true)
 	n, err := h.image().WriteAt(ctx, data, off)
 	if err != nil && n == 0 {
 		return 0, errno(err)
@@ -84,6 +94,7 @@ func (h *imageHandle) Write(ctx context.Context, data []byte, off int64) (uint32
 func (h *imageHandle) Allocate(ctx context.Context, off, size uint64, mode uint32) syscall.Errno {
 	ctx, cancel, errno := h.begin(ctx, "allocate")
 	defer cancel()
+	h.wrote.Store(true)
 	g, err := h.image().Refresh(ctx)
 	if err != nil {
 		return errno(err)
@@ -127,17 +138,25 @@ func clip(off, size uint64, end int64, keepSize bool) (start, length int64, errn
 	return start, length, 0
 }
 
-// Fsync makes all writes durable, not only those of this handle.
+// Fsync makes all writes durable, not only those of this handle. A failure is told
+// to each handle that was open then, as the kernel does for files.
 func (h *imageHandle) Fsync(ctx context.Context, flags uint32) syscall.Errno {
 	if !h.image().Writable() {
 		return 0
 	}
 	ctx, cancel, errno := h.begin(ctx, "flush")
 	defer cancel()
-	return errno(h.image().Flush(ctx))
+	h.wrote.Store(false)
+	err := h.image().Flush(ctx)
+	failed := h.image().FailedFlushes()
+	if h.seen.Swap(failed) != failed && err == nil {
+		return syscall.EIO // the log has its cause
+	}
+	return errno(err)
 }
 
-// Flush is a close(2) of one of maybe several descriptors.
+// Flush is a close(2) of one of maybe several descriptors. What was written by it
+// is in the files of the image after it, for others to read.
 func (h *imageHandle) Flush(ctx context.Context) syscall.Errno {
 	c, ok := ctx.(*fuse.Context)
 	if !ok {
@@ -145,6 +164,9 @@ func (h *imageHandle) Flush(ctx context.Context) syscall.Errno {
 	}
 	if owner, ok := h.f.m.front.closer(c.Cancel); ok {
 		h.f.d.locks.closed(owner)
+	}
+	if h.wrote.Load() && h.image().WritesBack() {
+		return h.Fsync(ctx, 0)
 	}
 	return 0
 }
@@ -214,7 +236,7 @@ func (h *imageHandle) Setlkw(ctx context.Context, owner uint64, lk *fuse.FileLoc
 // passedHandle is an open image that the kernel reads by itself, from file. It
 // stays with that file when the image turns to another, as any open file does.
 type passedHandle struct {
-	imageHandle
+	*imageHandle
 	file *os.File
 }
 

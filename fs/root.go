@@ -2,6 +2,8 @@ package fs
 
 import (
 	"context"
+	"os"
+	"strconv"
 	"syscall"
 
 	fusefs "github.com/hanwen/go-fuse/v2/fs"
@@ -46,6 +48,8 @@ func (r *rootDir) OnAdd(ctx context.Context) {
 	r.AddChild(controlName, r.NewPersistentInode(ctx, control, dirAttr(controlIno)), false)
 	version := m.o.Version + "\n"
 	control.addFile(ctx, &staticFile{node: node{m: m}, name: "version", size: len(version), render: constant(version)}, versionIno)
+	pid := strconv.Itoa(os.Getpid()) + "\n"
+	control.addFile(ctx, &staticFile{node: node{m: m}, name: "pid", size: len(pid), render: constant(pid)}, pidIno)
 	control.addFile(ctx, &staticFile{node: node{m: m}, name: "metrics", size: m.metrics.size, render: m.metrics.render, live: new(liveTime)}, metricsIno)
 }
 
@@ -90,7 +94,7 @@ func (m *mount) commonOwner() owner {
 	return common
 }
 
-// controlDir is the directory .hashfs.
+// controlDir is the directory .hashfs. The file pid is not listed.
 type controlDir struct {
 	dirNode
 }

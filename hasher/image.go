@@ -104,6 +104,8 @@ type Image struct {
 
 	background sync.WaitGroup // tasks
 
+	failedFlushes atomic.Uint64
+
 	warned atomic.Bool // that the source's name does not lead to it
 
 	tuning

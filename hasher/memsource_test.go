@@ -27,8 +27,7 @@ type memSource struct {
 	loses   bool // the next flush fails, and loses what was written somewhere
 	atOnce  bool // changes by somebody else are not torn
 	lates   sync.WaitGroup
-	pending map[*span]bool // late writes, in bytes, that are not superseded
-	noZero  bool           // Zero is not supported
+	noZero  bool // Zero is not supported
 	stamp   Stamp
 	reads   int64 // bytes
 	calls   int   // of ReadAt
@@ -45,7 +44,7 @@ const holeBlock = 32
 func newMemSource(size int) *memSource {
 	m := &memSource{
 		data: make([]byte, size), hole: make([]bool, size/holeBlock+1),
-		bad: map[int64]bool{}, pending: map[*span]bool{}, park: func(string) {}, written: func(int64, int64) {},
+		bad: map[int64]bool{}, park: func(string) {}, written: func(int64, int64) {},
 	}
 	for i := range m.hole {
 		m.hole[i] = true
@@ -182,13 +181,9 @@ func (m *memSource) WriteAt(p []byte, off int64) (int, error) {
 		m.park("write")
 		p = append([]byte(nil), p...)
 		s := &span{off, off + int64(len(p))}
-		m.mu.Lock()
-		m.pending[s] = true
-		m.mu.Unlock()
 		m.lates.Go(func() { m.writeLate(p, s) })
 		return 0, fmt.Errorf("timeout: %w", ErrUnknownOutcome)
 	}
-	m.supersede(off, int64(len(p)))
 	put, err := 0, error(nil)
 	m.halves("write", off, int64(len(p)), func(at, n int64) bool {
 		copy(m.data[at:at+n], p[at-off:])
@@ -207,29 +202,16 @@ func (m *memSource) WriteAt(p []byte, off int64) (int, error) {
 	return put, err
 }
 
-// writeLate does a write that has failed already, unless it was overwritten.
+// writeLate does a write that has failed already, also over a later one.
 func (m *memSource) writeLate(p []byte, s *span) {
 	for range 5 {
 		m.park("late")
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.pending[s] {
-		copy(m.data[s.lo:], p)
-		m.unholeLocked(s.lo, int64(len(p)))
-		m.written(s.lo, int64(len(p)))
-	}
-}
-
-// supersede makes late writes that overlap a new one never happen.
-func (m *memSource) supersede(off, n int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for s := range m.pending {
-		if s.overlaps(span{off, off + n}) {
-			delete(m.pending, s)
-		}
-	}
+	copy(m.data[s.lo:], p)
+	m.unholeLocked(s.lo, int64(len(p)))
+	m.written(s.lo, int64(len(p)))
 }
 
 func (m *memSource) unholeLocked(off, n int64) {
@@ -242,7 +224,6 @@ func (m *memSource) Zero(off, length int64, punch bool) error {
 	if m.noZero {
 		return ErrNotSupported
 	}
-	m.supersede(off, length)
 	err := error(nil)
 	m.halves("zero", off, length, func(at, n int64) bool {
 		clear(m.data[at : at+n])

@@ -68,32 +68,22 @@ func (im *Image) mutate(ctx context.Context, off, length int64, zeroes bool, wri
 	if zeroes && err == nil && m.era == im.era && (!m.mixed || broken(ruleZeroAlone)) {
 		im.markZeroLocked(off, length)
 	}
-	im.settleDoubtLocked(m, off, length, err)
+	if errors.Is(err, ErrUnknownOutcome) && !broken(ruleDoubt) {
+		im.doubtLocked(m)
+	}
 	im.generation++
 	im.removeLocked(m)
 	return err
 }
 
-// settleDoubtLocked keeps account of the blocks whose content nobody knows,
-// since a write of them may be done yet: what is read of them is not kept
-// until they are overwritten as a whole.
-func (im *Image) settleDoubtLocked(m *mutation, off, length int64, err error) {
-	if errors.Is(err, ErrUnknownOutcome) && !broken(ruleDoubt) {
-		im.doubtful.add(span{m.lo, m.hi})
-	} else if err == nil && len(im.doubtful) > 0 {
-		im.doubtful.remove(im.wholeLocked(off, length))
-	}
-}
-
-// wholeLocked returns the blocks that lie whole in a range of bytes.
-func (im *Image) wholeLocked(off, length int64) span {
+// doubtLocked keeps account of the blocks whose content nobody knows, since a write
+// of them may be done yet, even after others that came later: what is read of them
+// is not kept until somebody who knows better says so, by Invalidate.
+func (im *Image) doubtLocked(m *mutation) {
+	im.doubtful.add(span{m.lo, m.hi})
 	bs := int64(im.spec.BlockSize)
-	s := span{(off + bs - 1) / bs, (off + length) / bs}
-	if off+length == im.size {
-		s.hi = im.blocks
-	}
-	s.hi = min(s.hi, im.blocks)
-	return s
+	im.log.Warn("a write was not answered, and may be done yet: no digest is kept until invalidate names its blocks",
+		"offset", m.lo*bs, "length", min(m.hi*bs, im.size)-m.lo*bs)
 }
 
 // errRange: the image has not, or no longer, the bytes to be changed.
@@ -412,9 +402,22 @@ func (im *Image) endCostlyLocked(s span) {
 var errMemory = errors.Join(ErrStale, errors.New("more was overwritten than can be kept for it"))
 
 // markZeroLocked marks the blocks that lie whole in a range of bytes, which
-// reads as zeros now.
+// reads as zeros now, and will until another write is asked for.
 func (im *Image) markZeroLocked(off, length int64) {
-	if s := im.wholeLocked(off, length); s.lo < s.hi && !im.volatile {
-		im.table.SetZero(s.lo, s.hi-s.lo)
+	bs := int64(im.spec.BlockSize)
+	s := span{(off + bs - 1) / bs, (off + length) / bs}
+	if off+length == im.size {
+		s.hi = im.blocks
+	}
+	s.hi = min(s.hi, im.blocks)
+	if s.lo >= s.hi || im.volatile {
+		return
+	}
+	sure := spans{s}
+	for _, doubtful := range im.doubtful {
+		sure.remove(doubtful)
+	}
+	for _, z := range sure {
+		im.table.SetZero(z.lo, z.hi-z.lo)
 	}
 }

@@ -37,6 +37,10 @@ type ScanSource interface {
 	Cached(off, length int64) int64
 }
 
+// A WriteBackSource keeps a part of what is written to itself until it is flushed,
+// so that who looks at what it stores finds something else.
+type WriteBackSource interface{ WritesBack() bool }
+
 // A MapSource shows what is in its cache in place, without the copy that a read
 // makes.
 type MapSource interface {

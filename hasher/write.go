@@ -79,6 +79,17 @@ func (im *Image) within(ctx context.Context, off, length int64, zeroes bool, wri
 	return nil
 }
 
+// FailedFlushes counts them, for those whose own Flush did not fail after it. It
+// grows before Flush returns.
+func (im *Image) FailedFlushes() uint64 { return im.failedFlushes.Load() }
+
+// WritesBack reports whether what was written may be seen only through the image
+// until Flush.
+func (im *Image) WritesBack() bool {
+	w, ok := im.src.(WriteBackSource)
+	return ok && w.WritesBack()
+}
+
 // Flush makes completed writes durable. When it fails, nobody knows what the
 // source holds, so all that is known is forgotten and views end. When ctx ends
 // first, the flush goes on.
@@ -98,6 +109,7 @@ func (im *Image) flush() error {
 	if err == nil {
 		return nil
 	}
+	im.failedFlushes.Add(1)
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if !broken(ruleFlushForgets) {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,9 @@ var childDied = []string{
 	`level=WARN msg="qemu-nbd says" image=\S+ file=\S+ message="option negotiation failed: `, // who came was cut off
 	connectionLost, notConnected, readLost, requestLost,
 }
+
+// lostWrites is the line about what died with it.
+const lostWrites = `level=ERROR msg="request failed" image=a op="flush image" err=".*the connection was lost since the last flush.*`
 
 // mountImage mounts a qcow2 whose sockets are in a directory of its own.
 func mountImage(t *testing.T, o mountOptions, args ...string) (m *mounted, sockets string) {
@@ -32,6 +36,20 @@ func list(t testing.TB, dir, pattern string) []string {
 	return found
 }
 
+// killChild kills the only qemu-nbd of a mount, and waits until there is another.
+func killChild(t testing.TB, m *mounted) {
+	t.Helper()
+	old := children(t, m.daemon.Pid)
+	if len(old) != 1 {
+		t.Fatalf("children %v", old)
+	}
+	syscall.Kill(old[0], syscall.SIGKILL)
+	eventually(t, "another child", func() bool {
+		now := children(t, m.daemon.Pid)
+		return len(now) == 1 && now[0] != old[0]
+	})
+}
+
 // A qemu-nbd that dies is started again, and nothing wrong comes of it.
 func TestChild_killed(t *testing.T) {
 	t.Parallel()
@@ -45,15 +63,7 @@ func TestChild_killed(t *testing.T) {
 			o := newOracle(d.data)
 			m.checkDigests("a", o)
 			for range 3 {
-				old := children(t, m.daemon.Pid)
-				if len(old) != 1 {
-					t.Fatalf("children %v", old)
-				}
-				syscall.Kill(old[0], syscall.SIGKILL)
-				eventually(t, "another child", func() bool {
-					now := children(t, m.daemon.Pid)
-					return len(now) == 1 && now[0] != old[0]
-				})
+				killChild(t, m)
 				awaitImage(t, m, "a")
 				m.checkDigests("a", o)
 			}
@@ -74,16 +84,18 @@ func TestChild_killed_after_writes(t *testing.T) {
 	d := newDisk(t)
 	image := d.convert(t, "a.qcow2", "qcow2")
 	m, _ := mountImage(t, mountOptions{}, "--writable", image)
-	m.expect(childDied...)
+	m.expect(append(childDied, lostWrites)...)
 	f := hold(t, m.path("a", "image"), os.O_RDWR)
 	if _, err := f.WriteAt(random(81, mib), 0); err != nil {
 		t.Fatal(err)
 	}
 	m.read("a", "checksum")
-	syscall.Kill(children(t, m.daemon.Pid)[0], syscall.SIGKILL)
+	killChild(t, m)
 	awaitImage(t, m, "a")
 	same(t, "checksum", m.read("a", "checksum"), newOracle([]byte(m.read("a", "image"))).checksum())
-	f.Close()
+	if err := f.Close(); !errors.Is(err, syscall.EIO) { // as fsync would
+		t.Errorf("close: %v", err)
+	}
 	m.unmount()
 	raw := d.path("after.raw")
 	output(t, "qemu-img", "convert", "-f", "qcow2", "-O", "raw", image, raw)
@@ -141,4 +153,73 @@ func TestChild_ends_with_the_daemon(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What was written is in the image's file when it was closed, however the mount
+// ends, and the image is free when umount returns.
+func TestChild_written_when_closed(t *testing.T) {
+	t.Parallel()
+	needNBD(t)
+	d := newDisk(t)
+	image := d.convert(t, "a.qcow2", "qcow2")
+	for i := range uint64(8) {
+		m, _ := mountImage(t, mountOptions{background: i%2 == 0}, "--writable", image)
+		part := random(85+i, mib)
+		copy(d.data, part)
+		writeAt(t, m.path("a", "image"), part, 0)
+		// Its copy has it, whatever qemu-nbd has not done yet.
+		same(t, "the sum of a copy", output(t, program, "sum", d.copyOf(t, image)), newOracle(d.data).sum()+"  "+image+".copy\n")
+		m.gone = true
+		if r := run(t, program, "umount", m.dir); r != (result{}) {
+			t.Fatalf("umount: %+v", r)
+		}
+		same(t, "the sum at once", output(t, program, "sum", image), newOracle(d.data).sum()+"  "+image+"\n")
+	}
+}
+
+// copyOf copies a qcow2 with its suffix kept by format=.
+func (d *disk) copyOf(t *testing.T, image string) string {
+	t.Helper()
+	writeImage(t, image+".copy", []byte(readFile(t, image)))
+	return image + ".copy,format=qcow2"
+}
+
+// When a qemu-nbd takes with it what was not flushed, each handle's next fsync says
+// so, once.
+func TestChild_lost_writes(t *testing.T) {
+	t.Parallel()
+	needNBD(t)
+	d := newDisk(t)
+	m, _ := mountImage(t, mountOptions{}, "--writable", d.convert(t, "a.qcow2", "qcow2"))
+	m.expect(append(childDied, lostWrites)...)
+	a, b := hold(t, m.path("a", "image"), os.O_RDWR), hold(t, m.path("a", "image"), os.O_RDWR)
+	kill := func() {
+		killChild(t, m)
+		awaitImage(t, m, "a")
+	}
+	sync := func(f *os.File, want error) {
+		t.Helper()
+		if err := f.Sync(); !errors.Is(err, want) {
+			t.Errorf("fsync: %v, want %v", err, want)
+		}
+	}
+	for _, f := range []*os.File{a, b} {
+		if _, err := f.WriteAt(random(82, 1000), 5000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sync(a, nil)
+	sync(b, nil)
+	kill() // all was flushed
+	sync(a, nil)
+	if _, err := b.WriteAt(random(83, 1000), 5000); err != nil {
+		t.Fatal(err)
+	}
+	kill()
+	sync(a, syscall.EIO)
+	sync(a, nil)
+	sync(b, syscall.EIO)
+	sync(b, nil)
+	c := hold(t, m.path("a", "image"), os.O_RDWR)
+	sync(c, nil)
 }

@@ -100,8 +100,9 @@ func TestRefuse_formats(t *testing.T) {
 	holder := qemuNBD(t, "-f", "qcow2", held)
 	heldBy := fmt.Sprintf(`in use by "qemu-nbd" (process %d): end that first`, holder.run.cmd.Process.Pid)
 	header := []byte(readFile(t, d.path("ok.qcow2")))
-	copy(header[40:48], "\xff\xff\xff\xff\xff\xff\xff\xff") // the offset of the L1 table
+	copy(header[40:48], "\x00\x00\x00\x00\x00\x00\x00\x01") // the offset of the L1 table
 	writeImage(t, d.path("corrupt.qcow2"), header)
+	writeImage(t, d.path("cut.qcow2"), []byte(readFile(t, d.path("ok.qcow2")))[:512])
 	writeImage(t, d.path("short.qcow2"), header[:8])
 	writeImage(t, d.path("zero.vmdk"), make([]byte, mib))
 	for name, backing := range map[string]string{
@@ -118,6 +119,7 @@ func TestRefuse_formats(t *testing.T) {
 		{"held, to be written", []string{"--writable", "held.qcow2"}, 1, "open DIR/held.qcow2: DIR/held.qcow2 is " + heldBy},
 		{"corrupt header", []string{"corrupt.qcow2"}, 1, "open DIR/corrupt.qcow2: qemu-nbd: Failed to blk_new_open 'driver=qcow2,file.driver=file,file.filename=DIR/corrupt.qcow2,backing=': Active L1 table offset invalid"},
 		{"cut off", []string{"short.qcow2"}, 1, "open DIR/short.qcow2: its header is cut off: 64 bytes at 8 are missing"},
+		{"cut off before its tables", []string{"cut.qcow2"}, 1, "open DIR/cut.qcow2: its header is corrupt, or it is cut off: it has 512 bytes, and a table of 8 should be at 196608"},
 		{"missing backing file", []string{"gone.qcow2"}, 1, "open DIR/gone.qcow2: backing file of DIR/gone.qcow2: DIR/gone.raw is missing: no such file or directory"},
 		{"remote backing file", []string{"remote.qcow2"}, 1, `open DIR/remote.qcow2: chain refused: backing file "nbd://localhost/x" of DIR/remote.qcow2 is no file but "nbd:" to qemu: chain=trust serves it all the same`},
 		{"backing file in JSON", []string{"json.qcow2"}, 1, `open DIR/json.qcow2: chain refused: backing file "json:{\"driver\":\"raw\",\"file\":{\"driver\":\"file\",\"filename\":\"/etc/shadow\"}}" of DIR/json.qcow2 is no file but "json:" to qemu: chain=trust serves it all the same`},

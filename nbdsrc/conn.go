@@ -34,6 +34,10 @@ type conn struct {
 	peer int          // of our own, for the socket; -1 before it is connected
 	load atomic.Int32 // requests that are not done, for tests
 
+	// replied is when a reply came last on any connection of the session, by
+	// sinceStart; nil before it belongs to one.
+	replied *atomic.Int64
+
 	// mu guards what follows, and keeps wake and peer open while they are used.
 	// It is never held across a call of C, and no other lock is taken under it.
 	mu       sync.Mutex
@@ -111,11 +115,29 @@ func dial(ctx context.Context, t *target, extents bool, timeout time.Duration) (
 			c.free()
 			return nil, fmt.Errorf("duplicate the socket: %w", err)
 		}
+		keepAlive(c.peer, timeout)
 		return c, nil
 	case <-ctx.Done():
 		return leave(ctx.Err())
 	case <-timer.C:
 		return leave(&timeoutError{"look up of " + t.host, timeout})
+	}
+}
+
+// keepAlive has the kernel find out within about that time that the other end of a
+// TCP connection is gone without a word, also while nothing is asked of it.
+func keepAlive(socket int, timeout time.Duration) {
+	const probes = 4
+	seconds := func(d time.Duration) int { return max(1, int(d/time.Second)) }
+	for _, option := range []struct{ level, name, value int }{
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds(timeout / 2)},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, seconds(timeout / 2 / probes)},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, probes},
+		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, milliseconds(timeout)},
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+	} {
+		// A unix socket has none of it, and needs none.
+		_ = unix.SetsockoptInt(socket, option.level, option.name, option.value)
 	}
 }
 
@@ -273,7 +295,7 @@ func (f *flight) turn(wait int) (cause error, since time.Time) {
 	case cause != nil:
 		return cause, time.Now()
 	}
-	if r := f.oldest(); r != nil && !time.Now().Before(r.deadline) {
+	if r := f.oldest(); r != nil && !time.Now().Before(f.deadline(r)) {
 		return &timeoutError{"request", r.deadline.Sub(r.start)}, r.start
 	}
 	return nil, time.Time{}
@@ -301,10 +323,36 @@ func (f *flight) take() (n int, err error) {
 	return n, nil
 }
 
+// slowness is how many times as long as its timeout a request that is patient
+// waits at most.
+const slowness = 10
+
+// deadline returns when the server is given up over a request. One that is patient
+// waits on while others are answered: so many of them are queued that a slow server
+// may need longer than the timeout to come to it.
+func (f *flight) deadline(r *request) time.Time {
+	timeout := r.deadline.Sub(r.start)
+	if !r.patient || f.c.replied == nil || timeout >= unlimited {
+		return r.deadline
+	}
+	d := processStart.Add(time.Duration(f.c.replied.Load())).Add(timeout)
+	if last := r.start.Add(slowness * timeout); d.After(last) {
+		d = last
+	}
+	if d.Before(r.deadline) {
+		d = r.deadline
+	}
+	return d
+}
+
+// processStart is what replied counts from: a time that fits an atomic, and does not
+// jump.
+var processStart = time.Now()
+
 // oldest returns the request in flight whose deadline comes first.
 func (f *flight) oldest() (first *request) {
 	for _, r := range f.slots {
-		if r != nil && (first == nil || r.deadline.Before(first.deadline)) {
+		if r != nil && (first == nil || f.deadline(r).Before(f.deadline(first))) {
 			first = r
 		}
 	}
@@ -314,7 +362,7 @@ func (f *flight) oldest() (first *request) {
 // timeout returns for how many milliseconds the next turn may wait.
 func (f *flight) timeout() int {
 	if r := f.oldest(); r != nil {
-		return milliseconds(time.Until(r.deadline))
+		return milliseconds(time.Until(f.deadline(r)))
 	}
 	return -1
 }
@@ -326,7 +374,11 @@ func (f *flight) reap() (cause error) {
 	c.mu.Lock()
 	c.sleeping = false
 	c.mu.Unlock()
-	for i := range c.h.done() {
+	done := c.h.done()
+	if done > 0 && c.replied != nil {
+		c.replied.Store(int64(time.Since(processStart)))
+	}
+	for i := range done {
 		slot, errno, pairs := c.h.result(i)
 		r := f.slots[slot]
 		var err error

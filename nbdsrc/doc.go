@@ -29,7 +29,8 @@
 //     within half of the timeout. No read takes longer than the timeout.
 //   - Writes under way fail with [hasher.ErrUnknownOutcome], since the server
 //     may have done them, and may do them yet. They are never sent twice. New
-//     ones wait as long as reads do.
+//     ones wait as long as reads do. Those that were answered and not flushed
+//     may be lost with the server: the next Flush fails.
 //   - When the outage has lasted for half of the timeout, everything fails at
 //     once with [ErrLost], Stamp too.
 //   - [Export.Stamp] tells one session from another, and is where the size of

@@ -45,6 +45,9 @@ type Options struct {
 
 	Log  *slog.Logger // nil discards
 	Name string       // of the image, in log lines
+
+	// restarts, if the server is a process of ours, counts those that have ended.
+	restarts func() uint64
 }
 
 // An Export is an export of an NBD server. See the package comment for what it
@@ -60,6 +63,7 @@ type Export struct {
 	size       atomic.Int64 // bytes, as of the last Stamp
 	distrusted atomic.Bool  // block status was wrong once
 	statusSpan atomic.Int64 // bytes that a block status request should ask for
+	lostWrites atomic.Bool  // a session ended with writes that were not flushed, and no Flush has said so
 	ranges     ranges       // being written, where a write may be unaligned
 
 	// mu guards what follows. It is never held across I/O. A session's and a
@@ -73,7 +77,7 @@ type Export struct {
 
 	background sync.WaitGroup // reconnects
 	backoff    time.Duration  // of the goroutine that does, before its next try
-	hurry      chan struct{}  // has it try at once; holds one
+	hurry      chan struct{}  // has it try soon; holds one
 }
 
 // Open connects to the export that an NBD URI names. ctx bounds the opening
@@ -145,6 +149,10 @@ func (e *Export) begin(first *conn) {
 		epoch = e.last.epoch + 1
 	}
 	s := newSession(first, epoch, e.lost)
+	s.writes.lost = func() { e.lostWrites.Store(true) }
+	if e.o.restarts != nil {
+		s.restarts = e.o.restarts()
+	}
 	e.session, e.last = s, s
 	s.running.Go(s.run)
 	if s.multiConn && e.o.Connections > 1 {
@@ -169,6 +177,7 @@ func (e *Export) lost(s *session, cause error, since time.Time) {
 		return
 	}
 	e.session, e.outage, e.cause = nil, since, cause
+	s.writes.finish()
 	e.turnLocked()
 	if e.closing.Err() == nil {
 		e.log.Warn("lost the connection to the NBD server, reconnecting", "cause", cause)
@@ -180,7 +189,7 @@ const (
 	// The first try to reconnect comes at once, the others at growing
 	// distances: a server that restarts is back soon, and one that is gone, or
 	// falls over the same request again and again, need not be asked all the
-	// time. What has lasted for lastBackoff counts as a good connection.
+	// time, unless somebody waits for it. What has lasted for lastBackoff counts as a good connection.
 	firstBackoff = 50 * time.Millisecond
 	lastBackoff  = 10 * time.Second
 )
@@ -192,14 +201,17 @@ func (e *Export) reconnect(s *session) {
 	if time.Since(s.since) > lastBackoff {
 		e.backoff = 0
 	}
+	tried := time.Time{}
 	for logged := ""; ; {
 		select {
-		case <-time.After(e.backoff):
+		case <-time.After(time.Until(tried.Add(e.backoff))):
 		case <-e.hurry:
+			time.Sleep(time.Until(tried.Add(firstBackoff)))
 			e.backoff = 0
 		case <-e.closing.Done():
 			return
 		}
+		tried = time.Now()
 		e.backoff = min(max(2*e.backoff, firstBackoff), lastBackoff)
 		c, err := e.dial(e.closing)
 		switch {
@@ -225,7 +237,7 @@ func (e *Export) patience() times {
 // the start of the caller, whichever was first: so much is left for its
 // request, and once an outage has lasted, callers fail at once.
 func (e *Export) live(t times) (*session, error) {
-	for {
+	for asked := false; ; asked = true {
 		e.mu.Lock()
 		s, changed, outage, cause := e.session, e.changed, e.outage, e.cause
 		e.mu.Unlock()
@@ -238,6 +250,9 @@ func (e *Export) live(t times) (*session, error) {
 		if t.start.Before(outage) {
 			outage = t.start
 		}
+		if !asked {
+			e.hurryUp()
+		}
 		timer := time.NewTimer(time.Until(outage.Add(e.o.Timeout / 2)))
 		select {
 		case <-changed:
@@ -248,14 +263,19 @@ func (e *Export) live(t times) (*session, error) {
 	}
 }
 
-// renewed waits for a session after the one with that number, for as long as
-// requests wait for one. The server is known to be another one, and up, so that
-// it is tried at once.
-func (e *Export) renewed(epoch uint64) error {
+// hurryUp says that somebody waits for a session.
+func (e *Export) hurryUp() {
 	select {
 	case e.hurry <- struct{}{}:
 	default:
 	}
+}
+
+// renewed waits for a session after the one with that number, for as long as
+// requests wait for one. The server is known to be another one, and up, so that
+// it is tried at once.
+func (e *Export) renewed(epoch uint64) error {
+	e.hurryUp()
 	limit := time.NewTimer(e.o.Timeout / 2)
 	defer limit.Stop()
 	cause := errors.New("not connected again yet")
@@ -397,11 +417,28 @@ func (e *Export) refuseWriting(op string, off, length int64) error {
 	return e.failed(op, off, length, hasher.ErrReadOnly)
 }
 
-// outcome turns the error of a write that was sent and not answered into one
-// that says so.
-func outcome(err error) error {
-	if isSent(err) {
+// outcome turns the error of a write of that session that was sent and not
+// answered into one that says so.
+func (e *Export) outcome(s *session, err error) error {
+	if isSent(err) && !e.hasEnded(s) {
 		return fmt.Errorf("%w: %w", err, hasher.ErrUnknownOutcome)
 	}
 	return err
+}
+
+// endPatience is for how long hasEnded waits: the connection to a process that is
+// killed ends a little before it does.
+const endPatience = 200 * time.Millisecond
+
+// hasEnded reports whether the server of a session is known to do nothing any more.
+func (e *Export) hasEnded(s *session) bool {
+	if e.o.restarts == nil {
+		return false
+	}
+	for limit := time.Now().Add(endPatience); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+		if e.o.restarts() > s.restarts {
+			return true
+		}
+	}
+	return false
 }

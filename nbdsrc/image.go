@@ -68,6 +68,7 @@ func OpenImage(ctx context.Context, o ImageOptions) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Options.restarts = server.Restarts
 	export, err := Open(ctx, server.URI(), o.Options)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", o.Path, err), server.Close())
@@ -185,6 +186,9 @@ func (im *Image) Allocate(off, length int64) error {
 	im.writing()
 	return im.Export.Allocate(off, length)
 }
+
+// WritesBack reports true: QEMU keeps its tables in memory until it is flushed.
+func (im *Image) WritesBack() bool { return true }
 
 // Flush makes completed writes durable, and with them the tables that QEMU had
 // kept in memory.

@@ -31,6 +31,7 @@ func (s *session) addLane(c *conn) bool {
 		return false
 	}
 	c.h.spin(laneSpin)
+	c.replied = &s.replied
 	s.lanes = append(s.lanes, &lane{conn: c, flight: newFlight(c), s: s})
 	return true
 }

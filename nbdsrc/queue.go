@@ -56,7 +56,7 @@ func (q *queue) Submit(p []byte, off int64) {
 	read := queuedRead{p: p, off: off}
 	if q.s != nil && q.s.takes(p, off) {
 		read.r = newTransfer(opRead, p, off)
-		read.r.start = time.Now()
+		read.r.start, read.r.patient = time.Now(), true
 		if q.lane != nil {
 			// The clock is set when its reader waits for it. Until then nobody
 			// takes the reply, however soon the server has sent it.

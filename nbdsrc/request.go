@@ -20,6 +20,7 @@ type request struct {
 	pin  runtime.Pinner
 	done chan struct{} // of capacity 1
 
+	patient bool // waits on while others are answered
 	refused bool // the server did not do it, and will not
 	err     error
 	pairs   []uint32 // of opStatus: length and type of consecutive extents

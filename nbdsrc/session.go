@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -32,6 +33,10 @@ type session struct {
 	piece int64 // length of a request for data at most: a multiple of align
 	align int64 // of requests for data
 
+	replied  atomic.Int64 // see conn
+	writes   writes
+	restarts uint64 // of the private server, before which the session began at the latest
+
 	shared *conn                                          // by everybody
 	lost   func(s *session, cause error, since time.Time) // called when any connection fails, before its requests do
 	over   context.Context                                // done when the session is
@@ -52,6 +57,7 @@ func newSession(first *conn, epoch uint64, lost func(s *session, cause error, si
 	if s.minimum == 0 {
 		s.align = unknownMinimum
 	}
+	first.replied = &s.replied
 	s.piece = s.info.piece(s.align)
 	s.over, s.end = context.WithCancelCause(context.Background())
 	return s

@@ -3,6 +3,7 @@ package nbdsrc
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"hashfs/hasher"
 )
@@ -34,7 +35,7 @@ func (e *Export) WriteAt(p []byte, off int64) (n int, err error) {
 		n, err = e.write(s, p, off)
 	}
 	if err != nil {
-		err = e.failed("write", off+int64(n), int64(len(p)-n), outcome(err))
+		err = e.failed("write", off+int64(n), int64(len(p)-n), e.outcome(s, err))
 	}
 	return n, err
 }
@@ -56,7 +57,7 @@ func (e *Export) write(s *session, p []byte, off int64) (n int, err error) {
 			k, err = e.writeWithin(s, p[n:], at)
 		} else {
 			unlock := e.ranges.lock(at, at+rest, false)
-			k, err = s.transfer(opWrite, p[n:][:rest], at, e.patience())
+			k, err = s.write(p[n:][:rest], at, e.patience())
 			unlock()
 		}
 		n += k
@@ -76,16 +77,25 @@ func (e *Export) writeWithin(s *session, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	k := copy(unit[from:], p)
-	_, err = s.transfer(opWrite, unit, start, e.patience())
-	if err != nil {
+	if _, err = s.write(unit, start, e.patience()); err != nil {
 		k = 0
 	}
 	return k, err
 }
 
+// write is transfer for writing.
+func (s *session) write(p []byte, off int64, t times) (n int, err error) {
+	number := s.writes.begin()
+	n, err = s.transfer(opWrite, p, off, t)
+	s.writes.end(number, n > 0)
+	return n, err
+}
+
 // Flush has the server make durable what it has answered for. A server that
 // knows no flush has nothing to make durable, or does so with each write, which
-// it is asked for where it can.
+// it is asked for where it can. When a session has ended since the last Flush
+// with writes that were answered and not flushed, it fails, once: the server may
+// have been another one since, without them.
 func (e *Export) Flush() error {
 	if err := e.refuseWriting("flush", 0, 0); err != nil {
 		return err
@@ -94,13 +104,22 @@ func (e *Export) Flush() error {
 	s, err := e.live(t)
 	if err == nil && s.flush {
 		// One connection does it for all, or there is only one.
-		err = s.command(&request{op: opFlush, times: t})
+		covered := s.writes.covered()
+		if err = s.command(&request{op: opFlush, times: t}); err == nil {
+			s.writes.flush(covered)
+		}
+	}
+	if lost := e.lostWrites.Swap(false); err == nil && lost {
+		err = errLostWrites
 	}
 	if err != nil {
-		return fmt.Errorf("flush %s: %w", e.uri, outcome(err))
+		return fmt.Errorf("flush %s: %w", e.uri, err)
 	}
 	return nil
 }
+
+// errLostWrites: see Flush.
+var errLostWrites = fmt.Errorf("the connection was lost since the last flush, and with it maybe what was written: %w", syscall.EIO)
 
 // command sends a request that has no buffer, and waits for it.
 func (s *session) command(r *request) error {
@@ -123,7 +142,7 @@ func (e *Export) Zero(off, length int64, punch bool) error {
 		err = e.zero(s, off, length, punch)
 	}
 	if err != nil {
-		return e.failed("zero", off, length, outcome(err))
+		return e.failed("zero", off, length, e.outcome(s, err))
 	}
 	return nil
 }
@@ -166,9 +185,12 @@ func (e *Export) zero(s *session, off, length int64, punch bool) error {
 // zeroWhole has the server zero whole units of alignment.
 func (e *Export) zeroWhole(s *session, off, length int64, punch bool) error {
 	defer e.ranges.lock(off, off+length, false)()
-	return s.command(&request{
+	number := s.writes.begin()
+	err := s.command(&request{
 		op: opZero, off: off, length: length, noHole: !punch, fua: s.fua && !s.flush, times: e.patience(),
 	})
+	s.writes.end(number, err == nil)
+	return err
 }
 
 // Allocate is not possible by NBD.

@@ -64,7 +64,7 @@ func clearDead(ctx context.Context, path string, warn func(string)) error {
 		if !found || !m.Hashfs {
 			return nil
 		}
-		switch err := mounts.Ping(ctx, path); {
+		switch _, err := mounts.Ping(ctx, path); {
 		case errors.Is(err, mounts.ErrDead):
 		case errors.Is(err, mounts.ErrHung):
 			return fmt.Errorf("%s: a hashfs mount is there that does not answer: detach it by hashfs umount --lazy %s", path, path)

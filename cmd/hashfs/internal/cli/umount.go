@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +20,7 @@ func newUmountCommand() *cobra.Command {
 		Use:     "umount [flags] MOUNTPOINT...",
 		Aliases: []string{"unmount"},
 		Short:   "take mounts away",
-		Long: `umount takes hashfs mounts away, also such whose daemon was killed, and nothing else. A mount that is in use is left alone, unless --lazy: then it is detached, and lives until its last file is closed.
+		Long: `umount takes hashfs mounts away, also such whose daemon was killed, and nothing else, and returns when the daemon has ended and its images are free. A mount that is in use is left alone, unless --lazy: then it is detached, and lives until its last file is closed.
 
 Root unmounts by itself; for an ordinary user fusermount3 does it.`,
 		Example: `  hashfs umount /mnt
@@ -65,8 +66,15 @@ func umount(ctx context.Context, point string, lazy bool) error {
 		return errors.New("not a hashfs mount: umount(8) takes it away")
 	}
 	// A dead mount with a process in it would be busy for ever.
-	if !lazy && errors.Is(mounts.Ping(ctx, path), mounts.ErrDead) {
-		lazy = true
+	pid := 0
+	if !lazy {
+		if pid, err = mounts.Ping(ctx, path); errors.Is(err, mounts.ErrDead) {
+			lazy = true
+		}
+	}
+	daemon, found := mounts.FindDaemon(pid)
+	if found {
+		defer daemon.Close()
 	}
 	err = mounts.Unmount(ctx, path, lazy)
 	if errors.Is(err, mounts.ErrBusy) {
@@ -75,8 +83,14 @@ func umount(ctx context.Context, point string, lazy bool) error {
 	if err != nil && !lazy {
 		return fmt.Errorf("%w: if it is busy, detach it by --lazy", err)
 	}
+	if err == nil && found && !daemon.Await(ctx, endPatience) {
+		return fmt.Errorf("unmounted, but its daemon, process %d, has not ended: its images may still be in use", pid)
+	}
 	return err
 }
+
+// endPatience is longer than a daemon needs that gives a qemu-nbd up.
+const endPatience = time.Minute
 
 func completeMounts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	list, err := mounts.List()

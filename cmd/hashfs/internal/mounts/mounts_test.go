@@ -128,7 +128,7 @@ func TestProbe_reads_info(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err := Ping(t.Context(), dir); err != nil {
+	if _, err := Ping(t.Context(), dir); err != nil {
 		t.Errorf("Ping: %v", err)
 	}
 }
@@ -172,7 +172,7 @@ func TestCollect_waits_for_each_answer(t *testing.T) {
 					}
 					out.Encode(message{End: true})
 				})
-				images, err := collect(t.Context(), r)
+				images, _, err := collect(t.Context(), r)
 				r.Close()
 				writer.Wait()
 				if !errors.Is(err, row.err) || err == nil && len(images) != 10 {

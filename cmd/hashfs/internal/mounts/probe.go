@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -41,6 +42,7 @@ type Image struct {
 // then each image, and the end, with what went wrong with the mount as a whole.
 type message struct {
 	Image *Image        `json:"image,omitempty"`
+	PID   int           `json:"pid,omitempty"`
 	End   bool          `json:"end,omitempty"`
 	Errno syscall.Errno `json:"errno,omitempty"`
 }
@@ -55,10 +57,15 @@ func RunProbe(w io.Writer, args []string) error {
 	out := json.NewEncoder(w)
 	// Unlike stat(2), statfs(2) is never answered from the kernel's cache.
 	err := unix.Statfs(args[0], new(unix.Statfs_t))
-	if err == nil && len(args) == 1 {
-		err = look(args[0], func(m message) error { return out.Encode(m) })
-	}
 	end := message{End: true}
+	switch {
+	case err != nil:
+	case len(args) == 1:
+		err = look(args[0], func(m message) error { return out.Encode(m) })
+	default:
+		pid, _ := os.ReadFile(filepath.Join(args[0], ".hashfs", "pid")) // who may not, need not know
+		end.PID, _ = strconv.Atoi(string(bytes.TrimSpace(pid)))
+	}
 	if err != nil && !errors.As(err, &end.Errno) {
 		end.Errno = unix.EIO
 	}
@@ -98,21 +105,23 @@ func look(point string, tell func(message) error) error {
 // Probe returns the images of the mount at point. The error is ErrDead,
 // ErrHung, or a syscall.Errno when the mount refuses to be read.
 func Probe(ctx context.Context, point string) ([]Image, error) {
-	return probe(ctx, point)
+	images, _, err := probe(ctx, point)
+	return images, err
 }
 
-// Ping returns nil when the mount at point answers, else an error of Probe.
-func Ping(ctx context.Context, point string) error {
-	_, err := probe(ctx, point, "ping")
-	return err
+// Ping returns the process ID of the daemon when the mount at point answers, or 0 if
+// it does not tell, else an error of Probe.
+func Ping(ctx context.Context, point string) (pid int, err error) {
+	_, pid, err = probe(ctx, point, "ping")
+	return pid, err
 }
 
-func probe(ctx context.Context, args ...string) ([]Image, error) {
+func probe(ctx context.Context, args ...string) (images []Image, pid int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("start a probe: %w", err)
+		return nil, 0, fmt.Errorf("start a probe: %w", err)
 	}
 	defer r.Close()
 	// Not exec.CommandContext: its Wait would wait for one that cannot die.
@@ -122,19 +131,19 @@ func probe(ctx context.Context, args ...string) ([]Image, error) {
 	err = cmd.Start()
 	w.Close()
 	if err != nil {
-		return nil, fmt.Errorf("start a probe: %w", err)
+		return nil, 0, fmt.Errorf("start a probe: %w", err)
 	}
 	go cmd.Wait()
-	images, err := collect(ctx, r)
+	images, pid, err = collect(ctx, r)
 	if err != nil {
 		cmd.Process.Kill()
 	}
-	return images, err
+	return images, pid, err
 }
 
 // collect takes what a probe writes until its end. A mount of many images may
 // take long as a whole, so that each message is waited for by itself.
-func collect(ctx context.Context, r io.Reader) ([]Image, error) {
+func collect(ctx context.Context, r io.Reader) (images []Image, pid int, err error) {
 	messages, failed := make(chan message), make(chan error, 1)
 	go func() {
 		for in := json.NewDecoder(r); ; {
@@ -150,7 +159,7 @@ func collect(ctx context.Context, r io.Reader) ([]Image, error) {
 			}
 		}
 	}()
-	images := []Image{}
+	images = []Image{}
 	patience := time.NewTimer(Patience)
 	for {
 		select {
@@ -160,14 +169,14 @@ func collect(ctx context.Context, r io.Reader) ([]Image, error) {
 				images = append(images, *m.Image)
 			}
 			if m.End {
-				return images, mountError(m.Errno)
+				return images, m.PID, mountError(m.Errno)
 			}
 		case err := <-failed:
-			return nil, fmt.Errorf("probe: it ended early: %w", err)
+			return nil, 0, fmt.Errorf("probe: it ended early: %w", err)
 		case <-patience.C:
-			return nil, ErrHung
+			return nil, 0, ErrHung
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, 0, ctx.Err()
 		}
 	}
 }
