@@ -84,13 +84,13 @@ func umount(ctx context.Context, point string, lazy bool) error {
 		return fmt.Errorf("%w: if it is busy, detach it by --lazy", err)
 	}
 	if err == nil && found && !daemon.Await(ctx, endPatience) {
-		return fmt.Errorf("unmounted, but its daemon, process %d, has not ended: its images may still be in use", pid)
+		return fmt.Errorf("unmounted, but its daemon, process %d, has not ended, and may still use its images: a source hangs, or the mount lives on in another mount namespace", pid)
 	}
 	return err
 }
 
 // endPatience is longer than a daemon needs that gives a qemu-nbd up.
-const endPatience = time.Minute
+const endPatience = 45 * time.Second
 
 func completeMounts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	list, err := mounts.List()
