@@ -91,7 +91,7 @@ var errRange = errors.New("range is not within the image")
 
 // prepare takes a mutation to where its I/O may begin.
 func (im *Image) prepare(ctx context.Context, off, length int64) (*mutation, error) {
-	if err := im.look(ctx); err != nil {
+	if err := im.lookAlone(ctx); err != nil {
 		return nil, err
 	}
 	m, err := im.enter(off, length)

@@ -80,6 +80,19 @@ func (im *Image) look(ctx context.Context) error {
 	return err
 }
 
+// lookAlone is look for a write. While others of ours are under way the stamp would
+// say only whether the image is another one, and a file that is held open for writing
+// stays the one it is.
+func (im *Image) lookAlone(ctx context.Context) error {
+	im.mu.Lock()
+	others := im.writes > 0
+	im.mu.Unlock()
+	if others && !im.remote {
+		return nil
+	}
+	return im.look(ctx)
+}
+
 // noteReplaced says once that the source's name does not lead to it any more.
 func (im *Image) noteReplaced() {
 	if im.named != nil && im.named.Replaced() && !im.warned.Swap(true) {

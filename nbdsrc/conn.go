@@ -295,8 +295,10 @@ func (f *flight) turn(wait int) (cause error, since time.Time) {
 	case cause != nil:
 		return cause, time.Now()
 	}
-	if r := f.oldest(); r != nil && !time.Now().Before(f.deadline(r)) {
-		return &timeoutError{"request", r.deadline.Sub(r.start)}, r.start
+	if r := f.oldest(); r != nil && !time.Now().Before(r.deadline) {
+		if r, deadline := f.first(); !time.Now().Before(deadline) {
+			return &timeoutError{"request", r.deadline.Sub(r.start)}, r.start
+		}
 	}
 	return nil, time.Time{}
 }
@@ -349,22 +351,42 @@ func (f *flight) deadline(r *request) time.Time {
 // jump.
 var processStart = time.Now()
 
-// oldest returns the request in flight whose deadline comes first.
+// oldest returns the request in flight whose own deadline comes first.
 func (f *flight) oldest() (first *request) {
 	for _, r := range f.slots {
-		if r != nil && (first == nil || f.deadline(r).Before(f.deadline(first))) {
+		if r != nil && (first == nil || r.deadline.Before(first.deadline)) {
 			first = r
 		}
 	}
 	return first
 }
 
+// first returns the request in flight over which the server is given up first, and
+// when. There is one.
+func (f *flight) first() (first *request, at time.Time) {
+	for _, r := range f.slots {
+		if r == nil {
+			continue
+		}
+		if d := f.deadline(r); first == nil || d.Before(at) {
+			first, at = r, d
+		}
+	}
+	return first, at
+}
+
 // timeout returns for how many milliseconds the next turn may wait.
 func (f *flight) timeout() int {
-	if r := f.oldest(); r != nil {
-		return milliseconds(time.Until(f.deadline(r)))
+	r := f.oldest()
+	if r == nil {
+		return -1
 	}
-	return -1
+	left := time.Until(r.deadline)
+	if left <= 0 {
+		_, at := f.first()
+		left = time.Until(at)
+	}
+	return milliseconds(left)
 }
 
 // reap finishes the requests that the last turn found done. It returns why the

@@ -416,3 +416,21 @@ func TestLost_shutdown(t *testing.T) {
 		t.Errorf("read %q, %v", got, err)
 	}
 }
+
+// TestLost_often: a server that is back is found soon by who waits for it, however
+// often it was gone before.
+func TestLost_often(t *testing.T) {
+	s := nbdkit(t, "memory", "1M")
+	e := s.open(Options{Timeout: 20 * time.Second})
+	for range 8 {
+		s.kill()
+		until(t, "the loss is known", func() bool { return e.Connections() == 0 })
+		time.Sleep(20 * time.Millisecond)
+		s.start()
+		start := time.Now()
+		check2(t)(e.ReadAt(make([]byte, 1), 0))
+		if d := time.Since(start); d > time.Second {
+			t.Errorf("it took %v", d)
+		}
+	}
+}
