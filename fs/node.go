@@ -48,8 +48,8 @@ func (n *node) Fsync(ctx context.Context, f fusefs.FileHandle, flags uint32) sys
 	return 0
 }
 
-// dirTimeout is for how long the kernel may keep a directory's name. They are
-// there from the first moment of the mount to the last.
+// dirTimeout is for how long the kernel may keep a directory's name, and what it knows
+// of the root: they are the same from the first moment of the mount to the last.
 const dirTimeout = time.Hour
 
 // dirNode is what all directories are made of. Nothing can be made, removed or

@@ -67,6 +67,7 @@ func (r *rootDir) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (
 
 func (r *rootDir) Getattr(ctx context.Context, f fusefs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	setDirAttr(&out.Attr, r.m.own, r.m.dirMode(), len(r.m.images)+1, r.m.started)
+	out.SetTimeout(dirTimeout)
 	return 0
 }
 
@@ -111,6 +112,7 @@ func (c *controlDir) Lookup(ctx context.Context, name string, out *fuse.EntryOut
 
 func (c *controlDir) Getattr(ctx context.Context, f fusefs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	setDirAttr(&out.Attr, c.m.own, c.m.dirMode(), 0, c.m.started)
+	out.SetTimeout(dirTimeout)
 	return 0
 }
 
