@@ -142,7 +142,7 @@ func refused(err error) bool {
 func (h *handle) read(fd int, p []byte, off int64, flags int) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, err := unix.Preadv2(fd, [][]byte{p[done:]}, off+int64(done), flags)
+		n, err := pread(fd, p[done:], off+int64(done), flags)
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -154,6 +154,15 @@ func (h *handle) read(fd int, p []byte, off int64, flags int) (int, error) {
 		done += n
 	}
 	return done, nil
+}
+
+// pread is pread(2), or preadv2(2) where there are flags to give: not every kernel, and
+// no emulator of one, has that.
+func pread(fd int, p []byte, off int64, flags int) (int, error) {
+	if flags == 0 {
+		return unix.Pread(fd, p, off)
+	}
+	return unix.Preadv2(fd, [][]byte{p}, off, flags)
 }
 
 // readAndDrop is a read with rwfDontCache by older means: it looks which pages

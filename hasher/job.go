@@ -380,7 +380,7 @@ func (j *job) hashBlocks(w *worker, b int64, p []byte, inPlace bool) (found bool
 func (j *job) hashLong(r *pieces, b int64) bool {
 	start := r.pos
 	end := min(start+int64(j.im.spec.BlockSize), r.end)
-	h := j.im.spec.Algorithm.New()
+	h := r.w.stream(j.im.spec.Algorithm)
 	zero := true // so far; nothing was written to h then
 	for r.pos < end {
 		if j.stop.Load() {
@@ -406,7 +406,7 @@ func (j *job) hashLong(r *pieces, b int64) bool {
 		j.kinds[i] = resultZero
 	} else {
 		j.kinds[i] = resultData
-		copy(j.digests[i*d:], h.Sum(nil))
+		h.Sum(j.digests[i*d : i*d])
 	}
 	return true
 }

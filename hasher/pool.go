@@ -1,6 +1,7 @@
 package hasher
 
 import (
+	"hash"
 	"runtime"
 	"sync"
 	"time"
@@ -80,6 +81,7 @@ type worker struct {
 	active  bool   // it is counted in the pool's active
 	buf     []byte // grows to what was needed
 	hashers map[Spec]*BlockHasher
+	streams map[*Algorithm]hash.Hash
 }
 
 // NewPool returns a pool in which jobs threads may hash at once, or as many as
@@ -169,7 +171,7 @@ func (p *Pool) work() {
 		// Without the right to be nice the work is done all the same.
 		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19)
 	}
-	w := &worker{pool: p, hashers: map[Spec]*BlockHasher{}}
+	w := &worker{pool: p, hashers: map[Spec]*BlockHasher{}, streams: map[*Algorithm]hash.Hash{}}
 	for {
 		run := w.next()
 		if run == nil {
@@ -275,5 +277,16 @@ func (w *worker) hasher(s Spec) *BlockHasher {
 		h = s.Algorithm.NewBlockHasher(s.BlockSize)
 		w.hashers[s] = h
 	}
+	return h
+}
+
+// stream returns the worker's own stream of an algorithm, with nothing in it.
+func (w *worker) stream(a *Algorithm) hash.Hash {
+	h := w.streams[a]
+	if h == nil {
+		h = a.New()
+		w.streams[a] = h
+	}
+	h.Reset()
 	return h
 }

@@ -113,7 +113,7 @@ func TestSum_check_lists(t *testing.T) {
 	}
 	// Without --plain or --digest an untagged line says not what it holds.
 	got = call{argv: []string{program, "sum", "-c", "good"}, dir: dir}.run(t)
-	want = result{"", "hashfs: good: no properly formatted checksum lines found\nhashfs: good: lines without a tag are read only with --digest or --plain, which say what they hold\n", 1}
+	want = result{"", "hashfs: good: lines without a tag do not say what they hold: make the list with --tag, or say it by --digest or --plain\n", 1}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

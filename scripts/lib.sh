@@ -54,6 +54,7 @@ test_tools=(
   depmod:kmod
   e2fsck:e2fsprogs
   debugfs:e2fsprogs
+  qemu-aarch64-static:qemu-user-static
 )
 
 say() { printf '%s\n' "$*"; }

@@ -14,6 +14,15 @@ unformatted=$("$("$go" env GOROOT)/bin/gofmt" -l .)
 # Without cgo, and for another architecture: what has assembly has a twin.
 CGO_ENABLED=0 GOARCH=arm64 "$go" vet ./...
 "$go" mod tidy -diff
+generated=$(mktemp -d)
+trap 'rm -rf "$generated"' EXIT
+mkdir "$generated/hasher" "$generated/man"
+cp go.mod go.sum "$generated"
+cp -r hasher/internal "$generated/hasher"
+for p in sha256lanes blake3x16; do
+  "$go" -C "$generated/hasher/internal/$p" generate
+  diff -r "hasher/internal/$p" "$generated/hasher/internal/$p" || die "hasher/internal/$p is not what its generator writes: go generate ./hasher/..."
+done
 if [ -n "$(type -P shellcheck)" ]; then
   shellcheck -x scripts/*.sh .ci/run
 elif [ "${CI:-}" = true ]; then
@@ -22,8 +31,7 @@ else
   say "shellcheck is not installed: shell scripts are not checked"
 fi
 if [ -n "$(type -P mandoc)" ]; then
-  pages=$(mktemp -d)
-  trap 'rm -rf "$pages"' EXIT
+  pages=$generated/man
   "$go" run ./cmd/hashfs/internal/gendocs -man "$pages"
   # Less than an error is the style of cobra's generator.
   mandoc -T lint -W error "$pages"/*.1

@@ -39,6 +39,12 @@ if [ -n "$race" ]; then
   stage "the binding of libnbd, under the address sanitizer, for C's memory" \
     "$go" test -asan -timeout 10m ./nbdsrc
 fi
+if [ -n "$(type -P qemu-aarch64-static)" ]; then
+  stage "digests and blocks, on an emulated arm64" \
+    env CGO_ENABLED=0 GOARCH=arm64 "$go" test -exec qemu-aarch64-static -timeout 10m ./hasher/... ./blockcache
+else
+  say "qemu-user-static is not installed: nothing is tried on arm64"
+fi
 # shellcheck disable=SC2086
 stage "digests, with the model test" "$go" test $race -timeout 10m ./hasher -model.time "$model_time"
 stage "the rules of digests, each broken in turn: the model test must notice" \

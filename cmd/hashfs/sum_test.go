@@ -207,8 +207,8 @@ func TestCheck_untagged_needs_to_be_told(t *testing.T) {
 	write(t, filepath.Join(dir, "a"), "a")
 	write(t, filepath.Join(dir, "list"), blkhash("a", 65536)+"  a\n")
 	got := run(t, dir, "sum", "--check", "list")
-	want := outcome{"", "hashfs: list: no properly formatted checksum lines found\n" +
-		"hashfs: list: lines without a tag are read only with --digest or --plain, which say what they hold\n", 1}
+	want := outcome{"",
+		"hashfs: list: lines without a tag do not say what they hold: make the list with --tag, or say it by --digest or --plain\n", 1}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

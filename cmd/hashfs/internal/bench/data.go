@@ -61,7 +61,7 @@ func (d *dataSet) checkSpace() error {
 	if err := unix.Statfs(d.dir, &st); err != nil {
 		return fmt.Errorf("free space of %s: %w", d.dir, err)
 	}
-	need := 3*d.size + digestsSize + 256<<20
+	need := 4*d.size + digestsSize + 256<<20 // three files, and one of them as a qcow2
 	if free := int64(st.Bavail) * int64(st.Bsize); free < need {
 		return fmt.Errorf("%s: %d MiB are free, and %d MiB are needed: choose another place with -dir", d.dir, free>>20, need>>20)
 	}

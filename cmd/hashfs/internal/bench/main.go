@@ -5,7 +5,7 @@
 //
 //	bench -hashfs FILE -loopback FILE -nbdsrc FILE [-dir DIR] [-o FILE] [-quick] [-only REGEXP]
 //
-// It makes its data, some 13 GiB, in a new directory, by default where temporary
+// It makes its data, some 17 GiB, in a new directory, by default where temporary
 // files go, and removes it at the end; it wants memory enough to hold that in
 // the page cache. A peer that is not installed leaves its rows without a result.
 // $NBDCOPY names an nbdcopy that has --blkhash (1.24 and later), which may be a

@@ -117,10 +117,12 @@ func (s *summer) kindWord() string {
 // conclude writes the warnings after a list and returns whether it passed.
 func (s *summer) conclude(t tally, list string) bool {
 	if t.untagged > 0 {
-		defer complain(s.stderr, "%s: lines without a tag are read only with --digest or --plain, which say what they hold", list)
+		defer complain(s.stderr, "%s: lines without a tag do not say what they hold: make the list with --tag, or say it by --digest or --plain", list)
 	}
 	if t.proper == 0 {
-		complain(s.stderr, "%s: no properly formatted checksum lines found", list)
+		if t.untagged == 0 {
+			complain(s.stderr, "%s: no properly formatted checksum lines found", list)
+		}
 		return false
 	}
 	if s.report != reportNothing {
