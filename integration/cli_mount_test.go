@@ -157,6 +157,40 @@ func TestUmount(t *testing.T) {
 	}
 }
 
+// A mount that lives on elsewhere is taken away, with a warning, and nobody waits.
+func TestUmount_lives_on(t *testing.T) {
+	t.Parallel()
+	need(t, "mount", "umount", "unshare")
+	if os.Geteuid() != 0 {
+		missing(t, "bind mounts need root")
+	}
+	path := filepath.Join(scratch(t), "disk.img")
+	writeImage(t, path, random(120, mib))
+	m := mount(t, path)
+	other := scratch(t)
+	output(t, "mount", "--bind", m.dir, other)
+	want := result{"", "hashfs: warning: " + m.dir + ": it is still mounted in " + other + ", and its images are in use\n", 0}
+	if diff := cmp.Diff(want, run(t, program, "umount", m.dir)); diff != "" {
+		t.Errorf("umount (-want +got):\n%s", diff)
+	}
+	m.gone = true
+	away := startCommand(t, "unshare", "--mount", "--propagation=private", "sleep", "60")
+	defer away.stop()
+	r := result{}
+	eventually(t, "it is in another namespace", func() bool {
+		own, _ := os.Readlink("/proc/self/ns/mnt")
+		its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", away.cmd.Process.Pid))
+		return err == nil && its != own
+	})
+	time.Sleep(50 * time.Millisecond) // until it has made it private
+	r = run(t, program, "umount", other)
+	if r.Status != 0 || !strings.Contains(r.Stderr, "it is still mounted in the mount namespace of process ") {
+		t.Errorf("umount: %+v", r)
+	}
+	away.stop()
+	m.waitEnd()
+}
+
 // umount(8) does as well, and several mounts come and go by one command.
 func TestUmount_others(t *testing.T) {
 	t.Parallel()

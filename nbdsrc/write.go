@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"hashfs/hasher"
 )
@@ -101,21 +102,37 @@ func (e *Export) Flush() error {
 		return err
 	}
 	t := e.patience()
-	s, err := e.live(t)
-	if err == nil && s.flush {
-		// One connection does it for all, or there is only one.
-		covered := s.writes.covered()
-		if err = s.command(&request{op: opFlush, times: t}); err == nil {
-			s.writes.flush(covered)
+	for {
+		s, err := e.live(t)
+		if err == nil {
+			err = s.flushAll(t)
 		}
+		lost := e.lostWrites.Swap(false)
+		switch {
+		case lost && (err == nil || errors.Is(err, ErrLost)):
+			err = errLostWrites
+		case s != nil && errors.Is(err, ErrLost) && time.Now().Before(t.deadline):
+			continue // nothing was lost with it
+		}
+		if err != nil {
+			return fmt.Errorf("flush %s: %w", e.uri, err)
+		}
+		return nil
 	}
-	if lost := e.lostWrites.Swap(false); err == nil && lost {
-		err = errLostWrites
+}
+
+// flushAll has all that was answered made durable. One connection does it for all, or
+// there is only one.
+func (s *session) flushAll(t times) error {
+	if !s.flush {
+		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("flush %s: %w", e.uri, err)
+	covered := s.writes.covered()
+	err := s.command(&request{op: opFlush, times: t})
+	if err == nil {
+		s.writes.flush(covered)
 	}
-	return nil
+	return err
 }
 
 // errLostWrites: see Flush.

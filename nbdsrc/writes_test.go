@@ -94,6 +94,11 @@ func TestFlush_lostWrites(t *testing.T) {
 	check(t, e.Flush())
 	again()
 	lost(false)
+	check2(t)(e.WriteAt(make([]byte, 4096), 0))
+	check(t, e.Flush())
+	s.kill()
+	s.start()
+	lost(false) // it comes upon the loss itself
 	check(t, e.Zero(0, 4096, false))
 	again()
 	again() // it is told later too

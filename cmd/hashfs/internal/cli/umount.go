@@ -40,7 +40,7 @@ func runUmount(ctx context.Context, o *umountOptions, stderr io.Writer, points [
 	setPath()
 	failed := false
 	for _, point := range points {
-		if err := umount(ctx, point, o.lazy); err != nil {
+		if err := umount(ctx, point, o.lazy, func(w string) { complain(stderr, "warning: %s: %s", point, w) }); err != nil {
 			complain(stderr, "%s: %v", point, err)
 			failed = true
 		}
@@ -51,7 +51,7 @@ func runUmount(ctx context.Context, o *umountOptions, stderr io.Writer, points [
 	return nil
 }
 
-func umount(ctx context.Context, point string, lazy bool) error {
+func umount(ctx context.Context, point string, lazy bool, warn func(string)) error {
 	path, err := mounts.Canonical(point)
 	if err != nil {
 		return err
@@ -66,11 +66,10 @@ func umount(ctx context.Context, point string, lazy bool) error {
 		return errors.New("not a hashfs mount: umount(8) takes it away")
 	}
 	// A dead mount with a process in it would be busy for ever.
-	pid := 0
+	pid, hung := 0, false
 	if !lazy {
-		if pid, err = mounts.Ping(ctx, path); errors.Is(err, mounts.ErrDead) {
-			lazy = true
-		}
+		pid, err = mounts.Ping(ctx, path)
+		lazy, hung = errors.Is(err, mounts.ErrDead), errors.Is(err, mounts.ErrHung)
 	}
 	daemon, found := mounts.FindDaemon(pid)
 	if found {
@@ -83,10 +82,20 @@ func umount(ctx context.Context, point string, lazy bool) error {
 	if err != nil && !lazy {
 		return fmt.Errorf("%w: if it is busy, detach it by --lazy", err)
 	}
-	if err == nil && found && !daemon.Await(ctx, endPatience) {
-		return fmt.Errorf("unmounted, but its daemon, process %d, has not ended, and may still use its images: a source hangs, or the mount lives on in another mount namespace", pid)
+	if err != nil || lazy {
+		return err
 	}
-	return err
+	if where, ok := m.LivesOn(); ok {
+		warn("it is still mounted in " + where + ", and its images are in use")
+		return nil
+	}
+	if hung {
+		warn("its daemon does not answer, and may still use its images")
+	}
+	if found && !daemon.Await(ctx, endPatience) {
+		return fmt.Errorf("unmounted, but its daemon, process %d, has not ended, and may still use its images", pid)
+	}
+	return nil
 }
 
 // endPatience is longer than a daemon needs that gives a qemu-nbd up.

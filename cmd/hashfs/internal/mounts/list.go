@@ -21,6 +21,7 @@ type Mount struct {
 	Source string
 	Hashfs bool // false: of another type, in the way or asked for by mistake
 	bind   bool // shows a part of a file system only
+	device [2]int
 }
 
 // read returns the table, in its order, without what is mounted over.
@@ -31,7 +32,7 @@ func read(table io.Reader) ([]Mount, error) {
 	}
 	var mounts []Mount
 	for _, i := range infos {
-		m := Mount{Point: i.Mountpoint, Source: i.Source, Hashfs: i.FSType == fsType, bind: i.Root != "/"}
+		m := Mount{Point: i.Mountpoint, Source: i.Source, Hashfs: i.FSType == fsType, bind: i.Root != "/", device: [2]int{i.Major, i.Minor}}
 		// The kernel lists mounts in the order in which they were made.
 		mounts = slices.DeleteFunc(mounts, func(below Mount) bool { return below.Point == m.Point })
 		mounts = append(mounts, m)
@@ -81,6 +82,38 @@ func At(point string) (Mount, bool, error) {
 		}
 	}
 	return Mount{}, false, nil
+}
+
+// LivesOn returns where the file system of a mount that was taken away is still
+// mounted: another mount point, or the mount namespace of a process. What it may not
+// look into it passes over.
+func (m Mount) LivesOn() (where string, ok bool) {
+	seen := map[string]bool{}
+	tables, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
+	for _, path := range append([]string{"/proc/self/mountinfo"}, tables...) {
+		process := filepath.Dir(path)
+		namespace, err := os.Readlink(filepath.Join(process, "ns", "mnt"))
+		if err != nil || seen[namespace] {
+			continue
+		}
+		seen[namespace] = true
+		f, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		mounts, _ := read(f) // the process may have ended
+		f.Close()
+		for _, other := range mounts {
+			if other.device != m.device {
+				continue
+			}
+			if len(seen) == 1 {
+				return other.Point, true
+			}
+			return "the mount namespace of process " + filepath.Base(process), true
+		}
+	}
+	return "", false
 }
 
 // maxLinks is how many links in a row Linux follows.

@@ -45,12 +45,25 @@ func TestList_from_a_table(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Mount{
-		{Point: `/mnt/a b\c`, Source: "hashfs", Hashfs: true},
-		{Point: "/twice", Source: "two", Hashfs: true},
-		{Point: "/z", Source: "/data/a.img", Hashfs: true},
+		{Point: `/mnt/a b\c`, Source: "hashfs", Hashfs: true, device: [2]int{0, 41}},
+		{Point: "/twice", Source: "two", Hashfs: true, device: [2]int{0, 45}},
+		{Point: "/z", Source: "/data/a.img", Hashfs: true, device: [2]int{0, 40}},
 	}
 	if diff := cmp.Diff(want, only(all), cmp.AllowUnexported(Mount{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestLivesOn(t *testing.T) {
+	root, _, err := At("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if where, ok := root.LivesOn(); !ok || where == "" {
+		t.Errorf("the root lives on in %q, %v", where, ok)
+	}
+	if where, ok := (Mount{device: [2]int{4095, 1}}).LivesOn(); ok {
+		t.Errorf("no file system lives on in %q", where)
 	}
 }
 
