@@ -75,6 +75,7 @@ func umount(ctx context.Context, point string, lazy bool, warn func(string)) err
 	if found {
 		defer daemon.Close()
 	}
+	copies := m.Copies()
 	err = mounts.Unmount(ctx, path, lazy)
 	if errors.Is(err, mounts.ErrBusy) {
 		return errors.New("busy: files are open in it, or it is somebody's working directory: close them, or detach it by --lazy")
@@ -85,9 +86,11 @@ func umount(ctx context.Context, point string, lazy bool, warn func(string)) err
 	if err != nil || lazy {
 		return err
 	}
-	if where, ok := m.LivesOn(); ok {
-		warn("it is still mounted in " + where + ", and its images are in use")
-		return nil
+	for _, c := range copies {
+		if c.Remains() {
+			warn("it is still mounted in " + c.Where + ", and its images are in use")
+			return nil
+		}
 	}
 	if hung {
 		warn("its daemon does not answer, and may still use its images")

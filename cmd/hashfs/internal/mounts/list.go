@@ -21,6 +21,7 @@ type Mount struct {
 	Source string
 	Hashfs bool // false: of another type, in the way or asked for by mistake
 	bind   bool // shows a part of a file system only
+	id     int
 	device [2]int
 }
 
@@ -32,7 +33,7 @@ func read(table io.Reader) ([]Mount, error) {
 	}
 	var mounts []Mount
 	for _, i := range infos {
-		m := Mount{Point: i.Mountpoint, Source: i.Source, Hashfs: i.FSType == fsType, bind: i.Root != "/", device: [2]int{i.Major, i.Minor}}
+		m := Mount{Point: i.Mountpoint, Source: i.Source, Hashfs: i.FSType == fsType, bind: i.Root != "/", id: i.ID, device: [2]int{i.Major, i.Minor}}
 		// The kernel lists mounts in the order in which they were made.
 		mounts = slices.DeleteFunc(mounts, func(below Mount) bool { return below.Point == m.Point })
 		mounts = append(mounts, m)
@@ -84,10 +85,16 @@ func At(point string) (Mount, bool, error) {
 	return Mount{}, false, nil
 }
 
-// LivesOn returns where the file system of a mount that was taken away is still
-// mounted: another mount point, or the mount namespace of a process. What it may not
-// look into it passes over.
-func (m Mount) LivesOn() (where string, ok bool) {
+// A Copy is another place where the file system of a mount is mounted.
+type Copy struct {
+	table string // the mount table that it is in
+	mount Mount
+	Where string // for a message
+}
+
+// Copies returns where else the file system of the mount is mounted: at other mount
+// points, and in other mount namespaces. What it may not look into it passes over.
+func (m Mount) Copies() (copies []Copy) {
 	seen := map[string]bool{}
 	tables, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
 	for _, path := range append([]string{"/proc/self/mountinfo"}, tables...) {
@@ -97,23 +104,32 @@ func (m Mount) LivesOn() (where string, ok bool) {
 			continue
 		}
 		seen[namespace] = true
-		f, err := os.Open(path)
-		if err != nil {
-			continue
-		}
-		mounts, _ := read(f) // the process may have ended
-		f.Close()
-		for _, other := range mounts {
-			if other.device != m.device {
-				continue
+		for _, other := range readFile(path) {
+			switch {
+			case other.device != m.device:
+			case len(seen) > 1:
+				copies = append(copies, Copy{path, other, "the mount namespace of process " + filepath.Base(process)})
+			case other != m:
+				copies = append(copies, Copy{path, other, other.Point})
 			}
-			if len(seen) == 1 {
-				return other.Point, true
-			}
-			return "the mount namespace of process " + filepath.Base(process), true
 		}
 	}
-	return "", false
+	return copies
+}
+
+// Remains reports whether the copy is still there. Its device alone would not tell: the
+// number of one that has gone is given to the next.
+func (c Copy) Remains() bool { return slices.Contains(readFile(c.table), c.mount) }
+
+// readFile is read for a table that may not be there any more.
+func readFile(path string) []Mount {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	mounts, _ := read(f)
+	return mounts
 }
 
 // maxLinks is how many links in a row Linux follows.

@@ -45,25 +45,32 @@ func TestList_from_a_table(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Mount{
-		{Point: `/mnt/a b\c`, Source: "hashfs", Hashfs: true, device: [2]int{0, 41}},
-		{Point: "/twice", Source: "two", Hashfs: true, device: [2]int{0, 45}},
-		{Point: "/z", Source: "/data/a.img", Hashfs: true, device: [2]int{0, 40}},
+		{Point: `/mnt/a b\c`, Source: "hashfs", Hashfs: true, id: 31, device: [2]int{0, 41}},
+		{Point: "/twice", Source: "two", Hashfs: true, id: 36, device: [2]int{0, 45}},
+		{Point: "/z", Source: "/data/a.img", Hashfs: true, id: 30, device: [2]int{0, 40}},
 	}
 	if diff := cmp.Diff(want, only(all), cmp.AllowUnexported(Mount{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestLivesOn(t *testing.T) {
+func TestCopies(t *testing.T) {
 	root, _, err := At("/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if where, ok := root.LivesOn(); !ok || where == "" {
-		t.Errorf("the root lives on in %q, %v", where, ok)
+	root.id = -1 // as if it were another
+	copies := root.Copies()
+	if len(copies) == 0 || !copies[0].Remains() || copies[0].Where != "/" {
+		t.Fatalf("the root is also mounted in %+v", copies)
 	}
-	if where, ok := (Mount{device: [2]int{4095, 1}}).LivesOn(); ok {
-		t.Errorf("no file system lives on in %q", where)
+	gone := copies[0]
+	gone.mount.id = -1
+	if gone.Remains() {
+		t.Error("another mount is taken for it")
+	}
+	if copies := (Mount{device: [2]int{4095, 1}}).Copies(); copies != nil {
+		t.Errorf("no file system is mounted in %+v", copies)
 	}
 }
 
