@@ -165,10 +165,23 @@ func (h *imageHandle) Flush(ctx context.Context) syscall.Errno {
 	if owner, ok := h.f.m.front.closer(c.Cancel); ok {
 		h.f.d.locks.closed(owner)
 	}
-	if h.wrote.Load() && h.image().WritesBack() {
-		return h.Fsync(ctx, 0)
+	if !h.wrote.Load() || !h.image().WritesBack() {
+		return 0
 	}
-	return 0
+	ctx, cancel, errno := h.begin(ctx, "flush")
+	defer cancel()
+	h.wrote.Store(false)
+	err := h.image().Flush(ctx)
+	if err == nil && h.seen.Load() == h.image().FailedFlushes() {
+		return 0
+	}
+	// It stays so until fsync: this may be the close of a child that was forked
+	// meanwhile, which nobody looks at.
+	h.wrote.Store(true)
+	if err != nil {
+		return errno(err)
+	}
+	return syscall.EIO
 }
 
 func (h *imageHandle) Release(ctx context.Context) syscall.Errno {

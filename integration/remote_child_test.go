@@ -79,7 +79,8 @@ func TestChild_killed(t *testing.T) {
 
 // What a killed qemu-nbd had not flushed may be gone. The digests tell.
 func TestChild_killed_after_writes(t *testing.T) {
-	t.Parallel()
+	// Not in parallel: each program that another test starts is forked first, with
+	// our handles, and closes them, which flushes.
 	needNBD(t)
 	d := newDisk(t)
 	image := d.convert(t, "a.qcow2", "qcow2")
@@ -187,7 +188,8 @@ func (d *disk) copyOf(t *testing.T, image string) string {
 // When a qemu-nbd takes with it what was not flushed, each handle's next fsync says
 // so, once.
 func TestChild_lost_writes(t *testing.T) {
-	t.Parallel()
+	// Not in parallel: each program that another test starts is forked first, with
+	// our handles, and closes them, which flushes.
 	needNBD(t)
 	d := newDisk(t)
 	m, _ := mountImage(t, mountOptions{}, "--writable", d.convert(t, "a.qcow2", "qcow2"))
