@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -49,11 +48,7 @@ func (f *File) Map(off, length int64, use func(p []byte)) error {
 }
 
 func (h *handle) mayMap() bool {
-	h.askMap.Do(func() {
-		var st unix.Statfs_t
-		err := retry(func() error { return unix.Fstatfs(h.fd, &st) })
-		h.mappable = err == nil && slices.Contains(mappedTypes, int64(st.Type))
-	})
+	h.askMap.Do(func() { h.mappable = h.isOn(mappedTypes) })
 	return h.mappable
 }
 

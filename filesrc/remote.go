@@ -36,10 +36,11 @@ func (f *File) Remote() bool {
 	return h.remote()
 }
 
-func (h *handle) remote() bool {
+func (h *handle) remote() bool { return h.isOn(remoteTypes) }
+
+// isOn reports whether the file is on a file system of one of the types.
+func (h *handle) isOn(types []int64) bool {
 	var st unix.Statfs_t
-	if err := retry(func() error { return unix.Fstatfs(h.fd, &st) }); err != nil {
-		return false
-	}
-	return slices.Contains(remoteTypes, int64(st.Type))
+	err := retry(func() error { return unix.Fstatfs(h.fd, &st) })
+	return err == nil && slices.Contains(types, int64(st.Type))
 }

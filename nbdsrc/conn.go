@@ -35,7 +35,7 @@ type conn struct {
 	load atomic.Int32 // requests that are not done, for tests
 
 	// replied is when a reply came last on any connection of the session, by
-	// sinceStart; nil before it belongs to one.
+	// processStart; nil before it belongs to one.
 	replied *atomic.Int64
 
 	// mu guards what follows, and keeps wake and peer open while they are used.

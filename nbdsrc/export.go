@@ -189,7 +189,8 @@ const (
 	// The first try to reconnect comes at once, the others at growing
 	// distances: a server that restarts is back soon, and one that is gone, or
 	// falls over the same request again and again, need not be asked all the
-	// time, unless somebody waits for it. What has lasted for lastBackoff counts as a good connection.
+	// time, unless somebody waits for it. What has lasted for lastBackoff counts
+	// as a good connection.
 	firstBackoff = 50 * time.Millisecond
 	lastBackoff  = 10 * time.Second
 )
@@ -201,17 +202,15 @@ func (e *Export) reconnect(s *session) {
 	if time.Since(s.since) > lastBackoff {
 		e.backoff = 0
 	}
-	tried := time.Time{}
 	for logged := ""; ; {
 		select {
-		case <-time.After(time.Until(tried.Add(e.backoff))):
+		case <-time.After(e.backoff):
 		case <-e.hurry:
-			time.Sleep(time.Until(tried.Add(firstBackoff)))
+			time.Sleep(min(e.backoff, firstBackoff))
 			e.backoff = 0
 		case <-e.closing.Done():
 			return
 		}
-		tried = time.Now()
 		e.backoff = min(max(2*e.backoff, firstBackoff), lastBackoff)
 		c, err := e.dial(e.closing)
 		switch {

@@ -41,8 +41,11 @@ func read(table io.Reader) ([]Mount, error) {
 	return mounts, nil
 }
 
-func table() ([]Mount, error) {
-	f, err := os.Open("/proc/self/mountinfo")
+// ownTable is the mount table of this process.
+const ownTable = "/proc/self/mountinfo"
+
+func table(path string) ([]Mount, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("mount table: %w", err)
 	}
@@ -52,7 +55,7 @@ func table() ([]Mount, error) {
 
 // List returns the hashfs mounts, sorted by their mount points.
 func List() ([]Mount, error) {
-	mounts, err := table()
+	mounts, err := table(ownTable)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +76,7 @@ func only(mounts []Mount) []Mount {
 // At returns the topmost mount on the directory point, which is as Canonical
 // returned it, and whether there is one.
 func At(point string) (Mount, bool, error) {
-	mounts, err := table()
+	mounts, err := table(ownTable)
 	if err != nil {
 		return Mount{}, false, err
 	}
@@ -97,14 +100,15 @@ type Copy struct {
 func (m Mount) Copies() (copies []Copy) {
 	seen := map[string]bool{}
 	tables, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
-	for _, path := range append([]string{"/proc/self/mountinfo"}, tables...) {
+	for _, path := range append([]string{ownTable}, tables...) {
 		process := filepath.Dir(path)
 		namespace, err := os.Readlink(filepath.Join(process, "ns", "mnt"))
 		if err != nil || seen[namespace] {
 			continue
 		}
 		seen[namespace] = true
-		for _, other := range readFile(path) {
+		mounts, _ := table(path) // the process may have ended
+		for _, other := range mounts {
 			switch {
 			case other.device != m.device:
 			case len(seen) > 1:
@@ -119,17 +123,9 @@ func (m Mount) Copies() (copies []Copy) {
 
 // Remains reports whether the copy is still there. Its device alone would not tell: the
 // number of one that has gone is given to the next.
-func (c Copy) Remains() bool { return slices.Contains(readFile(c.table), c.mount) }
-
-// readFile is read for a table that may not be there any more.
-func readFile(path string) []Mount {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	mounts, _ := read(f)
-	return mounts
+func (c Copy) Remains() bool {
+	mounts, _ := table(c.table) // with its process it is gone too
+	return slices.Contains(mounts, c.mount)
 }
 
 // maxLinks is how many links in a row Linux follows.
@@ -139,7 +135,7 @@ const maxLinks = 40
 // the form of the mount table. What is mounted there is not asked anything
 // that could hang: only the directories above it are.
 func Canonical(point string) (string, error) {
-	mounts, err := table()
+	mounts, err := table(ownTable)
 	if err != nil {
 		return "", err
 	}
