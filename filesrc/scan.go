@@ -54,6 +54,22 @@ const directUnit = 4096
 // seen: the kernel writes it back first. The flags are for files that it reads
 // through the page cache even so.
 func (h *handle) readStorage(p []byte, off int64, flags int) (n int, err error) {
+	if !h.hasDirect() {
+		return h.read(h.fd, p, off, flags)
+	}
+	if n, err = h.readDirect(p, off, flags); err == nil || errors.Is(err, io.EOF) {
+		return n, err
+	}
+	directly := n > 0 || !refused(err)
+	more, err := h.read(h.fd, p[n:], off+int64(n), flags)
+	if !directly && !refused(err) {
+		h.indirect.Store(true)
+	}
+	return n + more, err
+}
+
+// hasDirect reports whether the file can be read past the page cache.
+func (h *handle) hasDirect() bool {
 	h.openDirect.Do(func() {
 		// One large read would be many requests at once there, and others,
 		// as those for the file's times, would wait behind them.
@@ -67,18 +83,7 @@ func (h *handle) readStorage(p []byte, off int64, flags int) (n int, err error) 
 		})
 		h.indirect.Store(err != nil)
 	})
-	if h.indirect.Load() {
-		return h.read(h.fd, p, off, flags)
-	}
-	if n, err = h.readDirect(p, off, flags); err == nil || errors.Is(err, io.EOF) {
-		return n, err
-	}
-	directly := n > 0 || !refused(err)
-	more, err := h.read(h.fd, p[n:], off+int64(n), flags)
-	if !directly && !refused(err) {
-		h.indirect.Store(true)
-	}
-	return n + more, err
+	return !h.indirect.Load()
 }
 
 // readDirect reads whole units, into another buffer if p is not made of them.

@@ -20,6 +20,7 @@ const MaxBlocks = 1 << 32
 type tuning struct {
 	pieceBytes       int64 // what a worker reads at a time: a power of two
 	queuedBytes      int64 // and of a queue in one request: another, no larger
+	aheadBytes       int64 // what is submitted to a queue at a time: a multiple of both
 	mappedBytes      int64 // what it looks at in place at a time: a multiple of pieceBytes
 	jobBlocks        int64 // what a job covers
 	checkpointBlocks int64 // the distance of checkpoints
@@ -146,8 +147,10 @@ func New(src Source, o Options) (*Image, error) {
 	im.scan, _ = src.(ScanSource)
 	im.maps, _ = src.(MapSource)
 	if q, ok := src.(QueueSource); ok {
-		im.queues, im.queuedBytes = q, q.QueuedBytes()
+		im.queues = q
+		im.queuedBytes, im.aheadBytes = q.Queueing()
 		im.pieceBytes = max(im.pieceBytes, im.queuedBytes)
+		im.aheadBytes = max(im.aheadBytes, 2*im.pieceBytes)
 	}
 	im.extents, _ = src.(ExtentSource)
 	im.zeroing, _ = src.(ZeroSource)

@@ -35,6 +35,7 @@ type job struct {
 	digests  []byte
 	err      error // why blocks failed
 	read     int64 // bytes of data that were read
+	queued   bool  // by a queue of local storage, at least in part
 	zeros    spans // of a probe
 	probedTo int64 // of a probe: all blocks below were asked about
 }

@@ -305,6 +305,24 @@ func (m *memSource) resize(size int) {
 	m.touchLocked()
 }
 
+// partlyCached is a source of which some ranges are cached, and others in part.
+type partlyCached struct{ *memSource }
+
+func (s partlyCached) Cached(off, length int64) int64 {
+	return length * (off / 8 % 3) / 2
+}
+
+func (s partlyCached) ScanAt(p []byte, off int64, wait bool) (int, error) {
+	if n := s.Cached(off, int64(len(p))); !wait && n < int64(len(p)) {
+		got, err := s.ReadAt(p[:n], off)
+		if err == nil {
+			err = ErrWouldWait
+		}
+		return got, err
+	}
+	return s.ReadAt(p, off)
+}
+
 // inPlace is a memSource that can be looked at in place. Every third look is left
 // in its midst, when it has seen something else.
 type inPlace struct {
@@ -333,8 +351,8 @@ var errLeft = errors.New("a byte is gone")
 // queued is a memSource with queues, whose reads are made at once.
 type queued struct{ *memSource }
 
-func (q queued) Queue() ReadQueue   { return &memQueue{src: q.memSource} }
-func (q queued) QueuedBytes() int64 { return pieceBytes }
+func (q queued) Queue() ReadQueue         { return &memQueue{src: q.memSource} }
+func (q queued) Queueing() (int64, int64) { return pieceBytes, 2 * pieceBytes }
 
 type memQueue struct {
 	src   *memSource

@@ -30,6 +30,7 @@ type modelConfig struct {
 	volatile bool // the source has no stamps, and nothing is kept
 	ahead    bool // the source has queues
 	inPlace  bool // the source's bytes are looked at in place
+	partly   bool // the source has a cache that holds a part of it
 	late     bool // writes are done after they have failed
 }
 
@@ -43,7 +44,7 @@ func configFor(seed uint64) modelConfig {
 		actors: 2 + rng.IntN(4), ops: 12,
 		outside: rng.IntN(4) == 0, faults: rng.IntN(3) == 0, cancel: rng.IntN(3) == 0,
 		volatile: rng.IntN(4) == 0, late: rng.IntN(6) == 0,
-		ahead: rng.IntN(2) == 0, inPlace: rng.IntN(2) == 0,
+		ahead: rng.IntN(2) == 0, inPlace: rng.IntN(2) == 0, partly: rng.IntN(2) == 0,
 	}
 }
 
@@ -439,9 +440,13 @@ func newModel(cfg modelConfig, pool *Pool, park func(string)) (*model, error) {
 		probeExtents: 1 + rng.IntN(4), maxCapture: 1 << 20,
 	}
 	m.im.queuedBytes = max(4, m.im.pieceBytes>>rng.IntN(3))
+	m.im.aheadBytes = m.im.pieceBytes << (1 + rng.IntN(2))
 	m.im.mappedBytes = m.im.pieceBytes << rng.IntN(3)
 	if cfg.inPlace {
 		m.im.scan, m.im.maps = cachedSource{src}, &inPlace{memSource: src}
+	}
+	if cfg.partly {
+		m.im.scan = partlyCached{src}
 	}
 	m.im.checkpoints.distance = m.im.checkpointBlocks
 	return m, nil

@@ -11,8 +11,8 @@ import (
 // What is in the source's cache is looked at in place where that can be had, and
 // else read.
 //
-// What has to be waited for is read in large pieces, or, if the source has
-// queues, ahead of its turn.
+// Where a part has to be waited for, it is read ahead of its turn if the source has
+// queues, else in large pieces.
 type pieces struct {
 	j   *job
 	w   *worker
@@ -41,12 +41,14 @@ func (j *job) pieces(w *worker) *pieces {
 }
 
 func (r *pieces) open() {
-	r.first, r.asked = r.pos, r.pos
-	switch im := r.j.im; {
-	case im.queues != nil:
-		r.queue = im.queues.Queue()
-	case im.scan != nil:
+	r.first, r.asked, r.queue, r.cached = r.pos, r.pos, nil, 0
+	im := r.j.im
+	if im.scan != nil {
 		r.cached = im.scan.Cached(r.pos, r.end-r.pos)
+	}
+	if im.queues != nil && r.cached < r.end-r.pos {
+		r.queue = im.queues.Queue()
+		r.j.queued = r.queue != nil && !im.remote
 	}
 }
 
@@ -121,8 +123,7 @@ func (r *pieces) nextRead(limit int64) ([]byte, error) {
 }
 
 func (r *pieces) nextQueued() ([]byte, error) {
-	// The server has another piece to send while one is hashed.
-	buf := r.w.buffer(2 * int(r.piece))
+	buf := r.w.buffer(int(r.j.im.aheadBytes))
 	request := r.j.im.queuedBytes
 	for r.asked < r.end && r.asked < r.pos+int64(len(buf)) {
 		r.queue.Submit(r.slot(buf, r.asked, request), r.asked)

@@ -23,8 +23,8 @@ type stuckQueue struct {
 	given bool
 }
 
-func (s stuck) Queue() ReadQueue   { return &stuckQueue{stuck: s} }
-func (s stuck) QueuedBytes() int64 { return 64 }
+func (s stuck) Queue() ReadQueue         { return &stuckQueue{stuck: s} }
+func (s stuck) Queueing() (int64, int64) { return 64, 128 }
 
 func (q *stuckQueue) Submit([]byte, int64) {}
 
@@ -67,7 +67,7 @@ func TestPieces_close(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer im.Close()
-	im.pieceBytes = 64
+	im.pieceBytes, im.aheadBytes = 64, 128
 	src.data[1000] = 1 // a probe would find a hole
 	src.unholeLocked(0, 1024)
 	v, err := im.OpenView(t.Context())

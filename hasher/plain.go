@@ -157,39 +157,75 @@ func (r *plainReader) zeros(ctx context.Context, n int64) error {
 
 // data reads and adds n bytes.
 func (r *plainReader) data(ctx context.Context, n int64) error {
+	cached := r.im.scan != nil && r.im.scan.Cached(r.off, n) >= n
+	if r.im.queues != nil && !cached {
+		if q := r.im.queues.Queue(); q != nil {
+			defer q.Close()
+			return r.queued(ctx, q, n)
+		}
+	}
 	size := pieceBytes
 	if r.im.remote {
 		size = waitedBytes
 	}
-	for n > 0 {
-		p := r.worker.buffer(size)[:min(n, int64(size))]
+	for end := r.off + n; r.off < end; {
+		p := r.worker.buffer(size)[:min(end-r.off, int64(size))]
 		got, err := r.im.scanNow(p, r.off)
 		if errors.Is(err, ErrWouldWait) {
 			got, err = r.im.scanRest(p, r.off, got)
 		}
-		if got < len(p) {
-			if err == nil || errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			failure := &ReadError{r.off + int64(got), int64(len(p) - got), err}
-			// A file that was cut just now is no broken one.
-			if r.im.check() == nil {
-				if err := r.goOn(ctx, 0); err != nil {
-					return err
-				}
-			}
-			r.im.noteFailure(failure)
-			return failure
-		}
-		r.worker.enter()
-		r.hash.Write(p)
-		r.worker.leave()
-		if err := r.goOn(ctx, int64(len(p))); err != nil {
+		if err := r.add(ctx, p, got, err); err != nil {
 			return err
 		}
-		n -= int64(len(p))
 	}
 	return nil
+}
+
+// queued adds n bytes that a queue reads ahead of their turn.
+func (r *plainReader) queued(ctx context.Context, q ReadQueue, n int64) error {
+	request, ahead := r.im.queuedBytes, r.im.aheadBytes
+	buf := r.worker.buffer(int(ahead))
+	start, end := r.off, r.off+n
+	slot := func(off int64) []byte { return buf[(off-start)%ahead:][:min(request, end-off)] }
+	for asked := start; r.off < end; {
+		for asked < min(r.off+ahead, end) {
+			q.Submit(slot(asked), asked)
+			asked += request
+		}
+		p := slot(r.off)
+		got, err := q.Next(true)
+		if got < len(p) {
+			// A queue does not tell how far it came.
+			got, err = r.im.scanRest(p, r.off, 0)
+		}
+		if err := r.add(ctx, p, got, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds what was read at off, which is p unless the read returned less or an
+// error.
+func (r *plainReader) add(ctx context.Context, p []byte, got int, err error) error {
+	if got < len(p) {
+		if err == nil || errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		failure := &ReadError{r.off + int64(got), int64(len(p) - got), err}
+		// A file that was cut just now is no broken one.
+		if r.im.check() == nil {
+			if err := r.goOn(ctx, 0); err != nil {
+				return err
+			}
+		}
+		r.im.noteFailure(failure)
+		return failure
+	}
+	r.worker.enter()
+	r.hash.Write(p)
+	r.worker.leave()
+	return r.goOn(ctx, int64(len(p)))
 }
 
 // nextData returns how many bytes from off on are known to be zeros, and how

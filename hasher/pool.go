@@ -15,8 +15,8 @@ const (
 	// Spec.pieceBytes.
 	pieceBytes = 256 << 10
 
-	// waitedBytes is what a worker has under way when it has to wait for a
-	// disk or a server, in one read or in several.
+	// waitedBytes is what a worker reads at a time where it has to wait for it
+	// and the source has no queues, and what a piece has at most.
 	waitedBytes = 1 << 20
 
 	// mappedBytes is what a worker looks at in place at a time. To map costs
@@ -36,6 +36,10 @@ const (
 	// may hash: the others wait for storage, which wants several requests at
 	// a time.
 	depthPerJob = 4
+
+	// queuesPerJob is the same for local storage that is read by queues: one job
+	// hashes what another waits for.
+	queuesPerJob = 2
 
 	// maxWorkers bounds the threads of a pool, and with them the buffers.
 	// One source that hangs keeps depthPerJob of them for each job and
@@ -71,6 +75,7 @@ type Pool struct {
 	active  int // of them, hashing: jobs at most
 	back    int // of them, waiting to hash again
 	closed  bool
+	buffers buffers // the threads' large ones
 
 	done sync.WaitGroup
 }
@@ -117,9 +122,6 @@ func (p *Pool) Close() {
 	p.done.Wait()
 	runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)-p.jobs))
 }
-
-// depth is how many jobs a reader keeps under way.
-func (p *Pool) depth() int { return p.jobs * depthPerJob }
 
 // submit queues a job. It never blocks and never runs the job itself, so it
 // may be called with a lock that the job takes.
@@ -211,7 +213,7 @@ func (w *worker) next() func(*worker) {
 		p.idle--
 	}
 	if p.closed || len(p.queue) == 0 || p.active >= p.jobs || p.back > 0 {
-		p.workers--
+		w.endLocked()
 		return nil
 	}
 	run := p.queue[0]
@@ -220,6 +222,17 @@ func (w *worker) next() func(*worker) {
 	p.active++
 	p.wakeLocked()
 	return run
+}
+
+// endLocked takes the worker out of its pool.
+func (w *worker) endLocked() {
+	p := w.pool
+	p.workers--
+	p.buffers.give(w.buf)
+	w.buf = nil
+	if p.workers == 0 {
+		p.buffers.release()
+	}
 }
 
 // leave gives up the worker's place among those that hash, before it waits for
@@ -262,10 +275,13 @@ func (w *worker) hold(f func()) {
 }
 
 // buffer returns n bytes for pieces. What was there before is lost when it
-// grows.
+// grows, so no read may be under way into it then.
 func (w *worker) buffer(n int) []byte {
 	if len(w.buf) < n {
-		w.buf = make([]byte, n)
+		w.pool.mu.Lock()
+		defer w.pool.mu.Unlock()
+		w.pool.buffers.give(w.buf)
+		w.buf = w.pool.buffers.take(n)
 	}
 	return w.buf[:n]
 }

@@ -55,15 +55,16 @@ type MapSource interface {
 	Map(off, length int64, use func(p []byte)) error
 }
 
-// A QueueSource can have reads under way ahead of their turn, so that a server
-// need not wait for its client. Without it a pass reads piece after piece.
+// A QueueSource can have reads under way ahead of their turn, so that a disk or a
+// server need not wait for its client. Without it a pass reads piece after piece.
 type QueueSource interface {
-	// Queue returns a queue for the caller alone, who has to close it.
+	// Queue returns a queue for the caller alone, who has to close it, or nil
+	// where there is none to be had now.
 	Queue() ReadQueue
 
-	// QueuedBytes is how many bytes the reads of a queue should have, a power of
-	// two.
-	QueuedBytes() int64
+	// Queueing returns how many bytes the reads of a queue should have, a power
+	// of two, and how many bytes should be submitted to it at a time.
+	Queueing() (request, ahead int64)
 }
 
 // A ReadQueue gives the results of reads in the order in which they were

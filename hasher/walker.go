@@ -16,6 +16,7 @@ type walker struct {
 	scan bool // a pass over the whole image
 
 	ahead  int64  // the next block to look at for starting jobs
+	queued bool   // the last job had a queue of local storage, or may have
 	probed int64  // unknown blocks below this are data: extents were asked for
 	jobs   []*job // joined, in order
 	zeros  spans  // what the last probe found, for volatile images
@@ -34,7 +35,7 @@ func (m *moment) walk(first, end int64, scan bool) *walker {
 	n := max(1, min(end-first, m.im.checkpointBlocks))
 	return &walker{
 		m: m, im: m.im, pos: first, end: end, scan: scan, ahead: first, probed: first,
-		buf: make([]byte, n*m.im.digestSize),
+		queued: m.im.queues != nil && !m.im.remote, buf: make([]byte, n*m.im.digestSize),
 	}
 }
 
@@ -90,10 +91,10 @@ func (w *walker) stepLocked() (digestRun, <-chan struct{}, error) {
 		if w.im.volatile && !w.scan {
 			w.m.rememberLocked(w.pos, r)
 		}
-		w.startLocked(w.im.pool.depth())
+		w.startLocked(w.depth())
 		return r, nil, nil
 	}
-	w.startLocked(w.im.pool.depth())
+	w.startLocked(w.depth())
 	if wait := w.coveredLocked(); wait != nil {
 		return digestRun{}, wait, nil
 	}
@@ -195,6 +196,9 @@ func (w *walker) leavePassedLocked() {
 			}
 			j.leaveLocked(w.im, true, j.stopLocked)
 		} else if j.hi <= w.pos || j.finished && j.kinds == nil {
+			if j.finished {
+				w.queued = j.queued
+			}
 			j.leaveLocked(w.im, true, j.stopLocked)
 		} else {
 			keep = append(keep, j)
@@ -249,6 +253,15 @@ func (w *walker) startLocked(depth int) {
 		}
 		w.ahead += n
 	}
+}
+
+// depth is how many jobs the walker keeps under way. A queue of local storage has
+// several reads under way itself, and takes memory for them.
+func (w *walker) depth() int {
+	if w.queued {
+		return w.im.pool.jobs * queuesPerJob
+	}
+	return w.im.pool.jobs * depthPerJob
 }
 
 func (w *walker) unfinished() int {

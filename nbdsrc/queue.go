@@ -42,13 +42,15 @@ func (e *Export) Queue() hasher.ReadQueue {
 	return q
 }
 
-// QueuedBytes follows hasher.QueueSource.
-func (e *Export) QueuedBytes() int64 {
+// Queueing follows hasher.QueueSource. The server has another read to answer while
+// the last one is hashed.
+func (e *Export) Queueing() (request, ahead int64) {
+	request = pieceBytes
 	i := e.info()
 	if n := i.preferred; n > pieceBytes && n == i.piece(max(1, i.minimum)) {
-		return n
+		request = n
 	}
-	return pieceBytes
+	return request, 2 * request
 }
 
 // Submit follows hasher.ReadQueue.

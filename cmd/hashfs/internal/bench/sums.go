@@ -179,7 +179,7 @@ func coldExperiment() *experiment {
 	return &experiment{"cold", []*row{{
 		work: "hashfs sum, 4 GiB that are not in the page cache", peer: "fio, the same file, sequential O_DIRECT reads of 256 KiB, 16 at a time",
 		target: atMost(1.10), unit: seconds,
-		why:    "Several reads are under way while others are hashed, so the storage sets the pace.",
+		why:    "Several reads are under way while others are hashed, and go to memory that a disk is told of in few pieces.",
 		limits: "Of fio it is its own time of reading, without its start; a virtual disk may be served from memory of its host, and is then faster than any disk.",
 	}}, func(ctx context.Context, l *lab, rows []*row) error {
 		f, err := l.data.get(ctx, largePieces)
