@@ -1,6 +1,7 @@
 package filesrc
 
 import (
+	"fmt"
 	"sync"
 	"unsafe"
 
@@ -64,6 +65,11 @@ func takeAIO() (*aio, error) {
 	if errno != 0 {
 		return nil, errno
 	}
+	// Whoever forbids one of the calls does so now, when nothing is under way yet.
+	if _, err := a.get(0); err != nil {
+		_, _, _ = unix.Syscall(unix.SYS_IO_DESTROY, a.context, 0, 0)
+		return nil, err
+	}
 	return a, nil
 }
 
@@ -104,24 +110,38 @@ func (a *aio) send(fd int, flags uint32, reads []*queuedRead) (int, error) {
 // done returns the results of reads that are done, of at least one with wait. They
 // are valid until the next call.
 func (a *aio) done(wait bool) []ioEvent {
-	least, timeout := uintptr(0), &unix.Timespec{}
-	if wait {
-		least, timeout = 1, nil
-	}
 	if a.under == 0 {
 		return nil
 	}
+	least := 0
+	if wait {
+		least = 1
+	}
+	n, err := a.get(least)
+	if err != nil {
+		// It has worked, and the context and the memory are ours. Who went on
+		// would not know when the kernel has left his buffers alone.
+		panic(fmt.Sprintf("io_getevents: %v", err))
+	}
+	a.under -= n
+	return a.events[:n]
+}
+
+// get is io_getevents(2). It waits for as many events as are wanted at least.
+func (a *aio) get(least int) (int, error) {
+	var timeout *unix.Timespec
+	if least == 0 {
+		timeout = &unix.Timespec{}
+	}
 	for {
-		n, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, a.context, least, aioReads,
+		n, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, a.context, uintptr(least), aioReads,
 			uintptr(unsafe.Pointer(&a.events)), uintptr(unsafe.Pointer(timeout)), 0)
 		switch errno {
 		case 0:
-			a.under -= int(n)
-			return a.events[:n]
+			return int(n), nil
 		case unix.EINTR:
 		default:
-			// Only for a context or memory that is not ours.
-			panic("io_getevents: " + errno.Error())
+			return 0, errno
 		}
 	}
 }

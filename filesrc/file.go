@@ -67,6 +67,9 @@ type handle struct {
 
 	askMap   sync.Once
 	mappable bool // the file system is known for it
+
+	askStacked sync.Once
+	stacked    bool
 }
 
 // Open opens the regular file or block device that path leads to, through

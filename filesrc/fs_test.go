@@ -37,6 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+var moreFS = []string{"xfs", "btrfs", "ramfs", "overlay"}
+
 // eachFS runs a test in a directory of each file system that there is.
 func eachFS(t *testing.T, test func(t *testing.T, fs, dir string)) {
 	t.Run("disk", func(t *testing.T) { test(t, "disk", t.TempDir()) })
@@ -48,7 +50,7 @@ func eachFS(t *testing.T, test func(t *testing.T, fs, dir string)) {
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		test(t, "tmpfs", dir)
 	})
-	for _, fs := range []string{"xfs", "btrfs", "ramfs"} {
+	for _, fs := range moreFS {
 		t.Run(fs, func(t *testing.T) {
 			if os.Getuid() != 0 {
 				t.Skip("mounting needs root")
@@ -76,12 +78,17 @@ func mountAll() {
 		return
 	}
 	mounted.dir = dir
-	for _, fs := range []string{"xfs", "btrfs", "ramfs"} {
+	for _, fs := range moreFS {
 		at, dev := filepath.Join(dir, fs), filepath.Join(dir, fs+".dev")
-		script := `set -e; mkdir "$1"; mount -t ramfs ramfs "$1"`
-		if fs != "ramfs" {
-			script = `set -e; mkdir "$1"; truncate -s 512M "$2"; mkfs.` + fs +
-				` "$2"; mount -o loop "$2" "$1"`
+		script := `set -e; mkdir "$1"; `
+		switch fs {
+		case "ramfs":
+			script += `mount -t ramfs ramfs "$1"`
+		case "overlay":
+			script += `mkdir "$2" "$2/lower" "$2/upper" "$2/work"
+				mount -t overlay -o "lowerdir=$2/lower,upperdir=$2/upper,workdir=$2/work" overlay "$1"`
+		default:
+			script += `truncate -s 512M "$2"; mkfs.` + fs + ` "$2"; mount -o loop "$2" "$1"`
 		}
 		out, err := exec.Command("sh", "-c", script, "sh", at, dev).CombinedOutput()
 		if err != nil {

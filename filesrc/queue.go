@@ -133,7 +133,13 @@ func (q *queue) turn(wait bool) {
 			n++
 		}
 	}
-	sent, _ := q.aio.send(q.h.direct, q.flags, batch[:n])
+	sent, err := q.aio.send(q.h.direct, q.flags, batch[:n])
+	if err == unix.EOPNOTSUPP && q.flags != 0 {
+		q.h.caches.Store(true)
+		q.flags = 0
+		more, _ := q.aio.send(q.h.direct, q.flags, batch[sent:n])
+		sent += more
+	}
 	for i, r := range batch[:n] {
 		r.state = readUnderWay
 		if i >= sent {

@@ -119,7 +119,10 @@ func (f *File) Cached(off, length int64) int64 {
 	}
 	defer f.release(h)
 	var c unix.Cachestat_t
-	err = unix.Cachestat(uint(h.fd), &unix.CachestatRange{Off: uint64(off), Len: uint64(length)}, &c, 0)
+	err = unix.EOPNOTSUPP
+	if !h.isStacked() {
+		err = unix.Cachestat(uint(h.fd), &unix.CachestatRange{Off: uint64(off), Len: uint64(length)}, &c, 0)
+	}
 	page := int64(os.Getpagesize())
 	if err == nil {
 		return min(int64(c.Cache)*page, length)
@@ -135,6 +138,13 @@ func (f *File) Cached(off, length int64) int64 {
 		n += int64(b&1) * page
 	}
 	return min(n, length)
+}
+
+// isStacked reports whether the file's pages are those of another file below it, of
+// which cachestat(2) does not tell.
+func (h *handle) isStacked() bool {
+	h.askStacked.Do(func() { h.stacked = h.isOn([]int64{unix.OVERLAYFS_SUPER_MAGIC}) })
+	return h.stacked
 }
 
 // refused reports whether an error says that the kernel (ENOSYS, EINVAL) or

@@ -141,7 +141,11 @@ func (r *pieces) nextQueued() ([]byte, error) {
 
 // await waits for the next request of the queue, which reads p.
 func (r *pieces) await(p []byte) error {
-	n, err := r.queue.Next(false)
+	n, err := 0, error(nil)
+	// It does not wait for the read, but may have to for leave to send others.
+	if r.w.hold(func() { n, err = r.queue.Next(false) }) {
+		r.w.enter()
+	}
 	if errors.Is(err, ErrWouldWait) {
 		r.w.leave()
 		n, err = r.queue.Next(true)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,6 +80,13 @@ func TestPieces_close(t *testing.T) {
 		t.Errorf("checksum: %v", err)
 	}
 
+	checkOther(t, pool, spec)
+	close(src.release)
+}
+
+// checkOther reads another image with the same pool.
+func checkOther(t *testing.T, pool *Pool, spec Spec) {
+	t.Helper()
 	other, err := New(newMemSource(1024), Options{Spec: spec, Cache: blockcache.New(1 << 20), Pool: pool})
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +107,61 @@ func TestPieces_close(t *testing.T) {
 	if want := plainDigests(spec, make([]byte, 1024)); !bytes.Equal(digests, want) {
 		t.Error("another image: wrong digests")
 	}
-	close(src.release)
+}
+
+// busy is a source whose queues cannot even look without waiting.
+type busy struct {
+	*memSource
+	entered, release chan struct{}
+}
+
+type busyQueue struct{ busy }
+
+func (s busy) Queue() ReadQueue         { return &busyQueue{s} }
+func (s busy) Queueing() (int64, int64) { return 64, 128 }
+
+func (q *busyQueue) Submit([]byte, int64) {}
+
+func (q *busyQueue) Next(bool) (int, error) {
+	close(q.entered)
+	<-q.release
+	return 0, errors.New("released")
+}
+
+func (q *busyQueue) Close() {}
+
+// TestPieces_busy: who cannot send reads, since the disk takes no more, does not
+// keep the place of others.
+func TestPieces_busy(t *testing.T) {
+	pool := NewPool(1, false)
+	defer pool.Close()
+	spec := mustSpec(t, "sha256/64")
+	src := busy{newMemSource(64), make(chan struct{}), make(chan struct{})}
+	src.unholeLocked(0, 64)
+	src.bad[0], src.bad[1] = true, true // what the queue fails to read is read again
+	im, err := New(src, Options{Spec: spec, Cache: blockcache.New(1 << 20), Pool: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	v, err := im.OpenView(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	failed := make(chan error)
+	go func() {
+		_, err := v.Checksum(t.Context())
+		failed <- err
+	}()
+	<-src.entered
+	release := sync.OnceFunc(func() { close(src.release) })
+	defer time.AfterFunc(20*time.Second, release).Stop() // or a failure would hang
+	checkOther(t, pool, spec)
+	release()
+	if err := <-failed; err == nil {
+		t.Error("a checksum of blocks that cannot be read")
+	}
 }
 
 // cachedSource is a source whose bytes need not be waited for.

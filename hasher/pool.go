@@ -37,9 +37,9 @@ const (
 	// a time.
 	depthPerJob = 4
 
-	// queuesPerJob is the same for local storage that is read by queues: one job
-	// hashes what another waits for.
-	queuesPerJob = 2
+	// waitingQueues is how many jobs it has beside those that hash where they read
+	// local storage by queues, of which each has several reads under way.
+	waitingQueues = 4
 
 	// maxWorkers bounds the threads of a pool, and with them the buffers.
 	// One source that hangs keeps depthPerJob of them for each job and
@@ -261,17 +261,19 @@ func (w *worker) enter() {
 }
 
 // hold calls f, which may wait for something but rarely does: should it take
-// long, the worker gives up its place.
-func (w *worker) hold(f func()) {
-	left := make(chan struct{})
+// long, the worker gives up its place, and hold reports true.
+func (w *worker) hold(f func()) (left bool) {
+	done := make(chan struct{})
 	timer := time.AfterFunc(placePatience, func() {
 		w.leave()
-		close(left)
+		close(done)
 	})
 	f()
-	if !timer.Stop() {
-		<-left
+	if timer.Stop() {
+		return false
 	}
+	<-done
+	return true
 }
 
 // buffer returns n bytes for pieces. What was there before is lost when it

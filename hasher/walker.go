@@ -170,12 +170,13 @@ func (w *walker) knownLocked(n int64) (digestRun, bool) {
 		}
 		return digestRun{}, false
 	}
-	s, n := w.im.table.Run(w.pos, n)
-	switch s {
+	switch s, _ := w.im.table.Run(w.pos, 1); s {
 	case blockcache.Zero:
+		_, n := w.im.table.Run(w.pos, n)
 		w.pos += n
 		return digestRun{zeros: n}, true
 	case blockcache.Data:
+		// How far the run goes need not be known, and would take a look at all.
 		n = w.im.table.Digests(w.buf[:w.fits(n)*w.im.digestSize], w.pos)
 		w.pos += n
 		return digestRun{digests: w.buf[:n*w.im.digestSize]}, n > 0
@@ -255,13 +256,14 @@ func (w *walker) startLocked(depth int) {
 	}
 }
 
-// depth is how many jobs the walker keeps under way. A queue of local storage has
-// several reads under way itself, and takes memory for them.
+// depth is how many jobs the walker keeps under way. Each takes memory for what it
+// has to wait for.
 func (w *walker) depth() int {
+	jobs := w.im.pool.jobs
 	if w.queued {
-		return w.im.pool.jobs * queuesPerJob
+		return jobs + min(jobs, waitingQueues)
 	}
-	return w.im.pool.jobs * depthPerJob
+	return jobs * depthPerJob
 }
 
 func (w *walker) unfinished() int {
