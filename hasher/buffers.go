@@ -1,6 +1,7 @@
 package hasher
 
 import (
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -33,9 +34,9 @@ func (b *buffers) take(n int) []byte {
 	if n < largeBytes {
 		return make([]byte, n)
 	}
-	for i, p := range b.free {
+	for i, p := range slices.Backward(b.free) {
 		if len(p) >= n {
-			b.free = append(b.free[:i], b.free[i+1:]...)
+			b.free = slices.Delete(b.free, i, i+1)
 			return p
 		}
 	}

@@ -28,6 +28,7 @@ type pieces struct {
 	cached int64 // bytes from first to end that need not be waited for
 
 	queue ReadQueue // nil: each read is made when its turn comes
+	ahead []byte    // what the queue reads into
 	first int64     // where cached counts from, and the queue began
 	asked int64     // what is below was submitted to the queue
 }
@@ -50,19 +51,24 @@ func (r *pieces) open() {
 		r.queue = im.queues.Queue()
 		r.j.queued = r.queue != nil && !im.remote
 	}
+	if r.queue != nil {
+		r.ahead = im.pool.takeBuffer(int(im.aheadBytes))
+	}
 }
 
 func (r *pieces) close() {
-	switch {
-	case r.queue == nil:
-	case r.pos < min(r.asked, r.end):
+	if r.queue == nil {
+		return
+	}
+	if r.pos < min(r.asked, r.end) {
 		// It has to wait for reads that nobody wants any more.
 		r.w.leave()
 		r.queue.Close()
 		r.w.enter()
-	default:
+	} else {
 		r.queue.Close()
 	}
+	r.j.im.pool.giveBuffer(r.ahead)
 }
 
 // seek goes on at pos.
@@ -123,7 +129,7 @@ func (r *pieces) nextRead(limit int64) ([]byte, error) {
 }
 
 func (r *pieces) nextQueued() ([]byte, error) {
-	buf := r.w.buffer(int(r.j.im.aheadBytes))
+	buf := r.ahead[:r.j.im.aheadBytes]
 	request := r.j.im.queuedBytes
 	for r.asked < r.end && r.asked < r.pos+int64(len(buf)) {
 		r.queue.Submit(r.slot(buf, r.asked, request), r.asked)

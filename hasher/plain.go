@@ -160,7 +160,6 @@ func (r *plainReader) data(ctx context.Context, n int64) error {
 	cached := r.im.scan != nil && r.im.scan.Cached(r.off, n) >= n
 	if r.im.queues != nil && !cached {
 		if q := r.im.queues.Queue(); q != nil {
-			defer q.Close()
 			return r.queued(ctx, q, n)
 		}
 	}
@@ -181,10 +180,12 @@ func (r *plainReader) data(ctx context.Context, n int64) error {
 	return nil
 }
 
-// queued adds n bytes that a queue reads ahead of their turn.
+// queued adds n bytes that a queue, which it closes, reads ahead of their turn.
 func (r *plainReader) queued(ctx context.Context, q ReadQueue, n int64) error {
 	request, ahead := r.im.queuedBytes, r.im.aheadBytes
-	buf := r.worker.buffer(int(ahead))
+	buf := r.im.pool.takeBuffer(int(ahead))
+	defer r.im.pool.giveBuffer(buf)
+	defer q.Close() // before that
 	start, end := r.off, r.off+n
 	slot := func(off int64) []byte { return buf[(off-start)%ahead:][:min(request, end-off)] }
 	for asked := start; r.off < end; {

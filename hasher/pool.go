@@ -75,7 +75,7 @@ type Pool struct {
 	active  int // of them, hashing: jobs at most
 	back    int // of them, waiting to hash again
 	closed  bool
-	buffers buffers // the threads' large ones
+	buffers buffers // none is taken while there are no threads
 
 	done sync.WaitGroup
 }
@@ -276,14 +276,25 @@ func (w *worker) hold(f func()) (left bool) {
 	return true
 }
 
+// takeBuffer returns a buffer of n bytes or more for a job, which gives it back.
+func (p *Pool) takeBuffer(n int) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.buffers.take(n)
+}
+
+func (p *Pool) giveBuffer(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.buffers.give(b)
+}
+
 // buffer returns n bytes for pieces. What was there before is lost when it
-// grows, so no read may be under way into it then.
+// grows.
 func (w *worker) buffer(n int) []byte {
 	if len(w.buf) < n {
-		w.pool.mu.Lock()
-		defer w.pool.mu.Unlock()
-		w.pool.buffers.give(w.buf)
-		w.buf = w.pool.buffers.take(n)
+		w.pool.giveBuffer(w.buf)
+		w.buf = w.pool.takeBuffer(n)
 	}
 	return w.buf[:n]
 }
