@@ -49,9 +49,9 @@ func (r *pieces) open() {
 	}
 	if im.queues != nil && r.cached < r.end-r.pos {
 		r.queue = im.queues.Queue()
-		r.j.queued = r.queue != nil && !im.remote
 	}
 	if r.queue != nil {
+		r.j.queued = !im.remote
 		r.ahead = im.pool.takeBuffer(int(im.aheadBytes))
 	}
 }

@@ -195,8 +195,8 @@ func (r *plainReader) queued(ctx context.Context, q ReadQueue, n int64) error {
 		}
 		p := slot(r.off)
 		got, err := q.Next(true)
-		if got < len(p) {
-			// A queue does not tell how far it came.
+		if got == 0 && !errors.Is(err, ErrUnavailable) {
+			// A queue need not tell how far it came.
 			got, err = r.im.scanRest(p, r.off, 0)
 		}
 		if err := r.add(ctx, p, got, err); err != nil {
