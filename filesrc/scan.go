@@ -113,8 +113,11 @@ func offUnit(p []byte) int {
 // ahead from there, and what that brings would stay. Where nobody tells, all
 // is taken to be there.
 func (f *File) Cached(off, length int64) int64 {
+	if length <= 0 {
+		return 0
+	}
 	h, err := f.acquire()
-	if err != nil || length <= 0 {
+	if err != nil {
 		return 0
 	}
 	defer f.release(h)

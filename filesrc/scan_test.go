@@ -152,3 +152,16 @@ func TestScanAt_endsAsReadAtDoes(t *testing.T) {
 		}
 	}
 }
+
+// TestCached_keepsNothing: to ask of an empty range, too, leaves the file to be closed.
+func TestCached_keepsNothing(t *testing.T) {
+	f := open(t, writeFile(t, filepath.Join(t.TempDir(), "disk.raw"), []byte("0123456789")), false)
+	for _, length := range []int64{-1, 0, 1, 10} {
+		if n := f.Cached(0, length); n > max(0, length) {
+			t.Errorf("%d bytes of %d are cached", n, length)
+		}
+	}
+	if f.current.refs != 1 {
+		t.Errorf("the file has %d users", f.current.refs)
+	}
+}
