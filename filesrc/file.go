@@ -65,11 +65,8 @@ type handle struct {
 	indirect   atomic.Bool // such reads were refused
 	caches     atomic.Bool // the kernel does not know rwfDontCache
 
-	askMap   sync.Once
-	mappable bool // the file system is known for it
-
-	askStacked sync.Once
-	stacked    bool
+	askType sync.Once
+	fsType  int64 // of its file system, as statfs(2) tells; 0 if it does not
 }
 
 // Open opens the regular file or block device that path leads to, through

@@ -33,7 +33,7 @@ func (f *File) Map(off, length int64, use func(p []byte)) error {
 		return err
 	}
 	defer f.release(h)
-	if !f.device && !h.mayMap() {
+	if !f.device && !h.isOn(mappedTypes) {
 		return fmt.Errorf("map %s: %w", f.path, errNotMapped)
 	}
 	m, err := unix.Mmap(h.fd, off, int(length), unix.PROT_READ, unix.MAP_SHARED)
@@ -45,11 +45,6 @@ func (f *File) Map(off, length int64, use func(p []byte)) error {
 		return fmt.Errorf("map %s: %d bytes at %d: %w", f.path, length, off, err)
 	}
 	return nil
-}
-
-func (h *handle) mayMap() bool {
-	h.askMap.Do(func() { h.mappable = h.isOn(mappedTypes) })
-	return h.mappable
 }
 
 // look calls use with mapped memory. The kernel has a load fail by SIGBUS where

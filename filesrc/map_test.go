@@ -26,8 +26,8 @@ func mappedFile(t *testing.T, pages int) (*File, []byte) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	f.current.askMap.Do(func() {}) // whatever the temporary directory is on
-	f.current.mappable = true
+	f.current.askType.Do(func() {}) // whatever the temporary directory is on
+	f.current.fsType = unix.EXT4_SUPER_MAGIC
 	return f, data
 }
 
@@ -43,7 +43,7 @@ func TestMap(t *testing.T) {
 			t.Errorf("%v: the bytes differ", r)
 		}
 	}
-	f.current.mappable = false
+	f.current.fsType = 0
 	if err := f.Map(0, page, func([]byte) { t.Error("used") }); err == nil || !strings.Contains(err.Error(), f.path) {
 		t.Errorf("on an unknown file system: %v", err)
 	}

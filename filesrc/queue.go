@@ -72,7 +72,7 @@ func (q *queue) Submit(p []byte, off int64) {
 	switch cached := q.f.Cached(off, int64(len(p))); {
 	case cached >= int64(len(p)):
 		r.state = readCached
-	case cached == 0 && off%directUnit == 0 && len(p)%directUnit == 0 && offUnit(p) == 0:
+	case cached == 0 && inUnits(p, off):
 		r.state = readWaits
 	}
 	q.reads = append(q.reads, r)

@@ -33,14 +33,16 @@ func (f *File) Remote() bool {
 		return false
 	}
 	defer f.release(h)
-	return h.remote()
+	return h.isOn(remoteTypes)
 }
-
-func (h *handle) remote() bool { return h.isOn(remoteTypes) }
 
 // isOn reports whether the file is on a file system of one of the types.
 func (h *handle) isOn(types []int64) bool {
-	var st unix.Statfs_t
-	err := retry(func() error { return unix.Fstatfs(h.fd, &st) })
-	return err == nil && slices.Contains(types, int64(st.Type))
+	h.askType.Do(func() {
+		var st unix.Statfs_t
+		if retry(func() error { return unix.Fstatfs(h.fd, &st) }) == nil {
+			h.fsType = int64(st.Type)
+		}
+	})
+	return slices.Contains(types, h.fsType)
 }

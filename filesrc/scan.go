@@ -73,7 +73,7 @@ func (h *handle) hasDirect() bool {
 	h.openDirect.Do(func() {
 		// One large read would be many requests at once there, and others,
 		// as those for the file's times, would wait behind them.
-		if h.remote() {
+		if h.isOn(remoteTypes) {
 			h.indirect.Store(true)
 			return
 		}
@@ -88,10 +88,10 @@ func (h *handle) hasDirect() bool {
 
 // readDirect reads whole units, into another buffer if p is not made of them.
 func (h *handle) readDirect(p []byte, off int64, flags int) (int, error) {
-	from := int(off % directUnit)
-	if from == 0 && len(p)%directUnit == 0 && offUnit(p) == 0 {
+	if inUnits(p, off) {
 		return h.read(h.direct, p, off, flags)
 	}
+	from := int(off % directUnit)
 	units := make([]byte, (from+len(p)+directUnit-1)/directUnit*directUnit+directUnit)
 	units = units[(directUnit-offUnit(units))%directUnit:]
 	units = units[:len(units)/directUnit*directUnit]
@@ -103,10 +103,19 @@ func (h *handle) readDirect(p []byte, off int64, flags int) (int, error) {
 	return n, err
 }
 
+// inUnits reports whether a read can be direct as it is.
+func inUnits(p []byte, off int64) bool {
+	return off%directUnit == 0 && len(p)%directUnit == 0 && offUnit(p) == 0
+}
+
 // offUnit returns how far in memory p begins behind a multiple of directUnit.
 func offUnit(p []byte) int {
 	return int(uintptr(unsafe.Pointer(unsafe.SliceData(p))) % directUnit)
 }
+
+// stackedTypes are file systems whose files have the pages of another file below, of
+// which cachestat(2) does not tell.
+var stackedTypes = []int64{unix.OVERLAYFS_SUPER_MAGIC}
 
 // Cached returns how many bytes of a range are in the page cache, whole pages
 // counted. A read with RWF_NOWAIT that finds one missing has the kernel read
@@ -123,7 +132,7 @@ func (f *File) Cached(off, length int64) int64 {
 	defer f.release(h)
 	var c unix.Cachestat_t
 	err = unix.EOPNOTSUPP
-	if !h.isStacked() {
+	if !h.isOn(stackedTypes) {
 		err = unix.Cachestat(uint(h.fd), &unix.CachestatRange{Off: uint64(off), Len: uint64(length)}, &c, 0)
 	}
 	page := int64(os.Getpagesize())
@@ -141,13 +150,6 @@ func (f *File) Cached(off, length int64) int64 {
 		n += int64(b&1) * page
 	}
 	return min(n, length)
-}
-
-// isStacked reports whether the file's pages are those of another file below it, of
-// which cachestat(2) does not tell.
-func (h *handle) isStacked() bool {
-	h.askStacked.Do(func() { h.stacked = h.isOn([]int64{unix.OVERLAYFS_SUPER_MAGIC}) })
-	return h.stacked
 }
 
 // refused reports whether an error says that the kernel (ENOSYS, EINVAL) or
