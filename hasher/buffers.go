@@ -28,30 +28,30 @@ type buffers struct {
 	free [][]byte // large buffers that were given back
 }
 
-// take returns a buffer of n bytes or more for the caller alone. Anything may be
+// take returns a buffer of n bytes for the caller alone. Anything may be
 // in it.
 func (b *buffers) take(n int) []byte {
 	if n < largeBytes {
 		return make([]byte, n)
 	}
 	for i, p := range slices.Backward(b.free) {
-		if len(p) >= n {
+		if cap(p) >= n {
 			b.free = slices.Delete(b.free, i, i+1)
-			return p
+			return p[:n]
 		}
 	}
 	size := (n + largeBytes - 1) / largeBytes * largeBytes
 	if len(b.rest) < size && !b.grow(size) {
 		return make([]byte, n)
 	}
-	p := b.rest[:size:size]
+	p := b.rest[:n:size]
 	b.rest = b.rest[size:]
 	return p
 }
 
 // give takes a buffer back.
 func (b *buffers) give(p []byte) {
-	if len(p) >= largeBytes {
+	if cap(p) >= largeBytes {
 		b.free = append(b.free, p)
 	}
 }

@@ -27,10 +27,8 @@ type pieces struct {
 
 	cached int64 // bytes from first to end that need not be waited for
 
-	queue ReadQueue // nil: each read is made when its turn comes
-	ahead []byte    // what the queue reads into
-	first int64     // where cached counts from, and the queue began
-	asked int64     // what is below was submitted to the queue
+	ahead *readAhead // nil: each read is made when its turn comes
+	first int64      // where cached counts from
 }
 
 // pieces returns the pieces of the job. They have to be closed.
@@ -42,33 +40,30 @@ func (j *job) pieces(w *worker) *pieces {
 }
 
 func (r *pieces) open() {
-	r.first, r.asked, r.queue, r.cached = r.pos, r.pos, nil, 0
+	r.first, r.ahead, r.cached = r.pos, nil, 0
 	im := r.j.im
 	if im.scan != nil {
 		r.cached = im.scan.Cached(r.pos, r.end-r.pos)
 	}
-	if im.queues != nil && r.cached < r.end-r.pos {
-		r.queue = im.queues.Queue()
+	if r.cached < r.end-r.pos {
+		r.ahead = im.readAhead(r.pos, r.end)
 	}
-	if r.queue != nil {
+	if r.ahead != nil {
 		r.j.queued = !im.remote
-		r.ahead = im.pool.takeBuffer(int(im.aheadBytes))
 	}
 }
 
 func (r *pieces) close() {
-	if r.queue == nil {
-		return
-	}
-	if r.pos < min(r.asked, r.end) {
+	switch {
+	case r.ahead == nil:
+	case r.pos < min(r.ahead.asked, r.end):
 		// It has to wait for reads that nobody wants any more.
 		r.w.leave()
-		r.queue.Close()
+		r.ahead.close()
 		r.w.enter()
-	} else {
-		r.queue.Close()
+	default:
+		r.ahead.close()
 	}
-	r.j.im.pool.giveBuffer(r.ahead)
 }
 
 // seek goes on at pos.
@@ -83,7 +78,7 @@ func (r *pieces) seek(pos int64) {
 // have been read.
 func (r *pieces) next(limit int64) (p []byte, err error) {
 	off := r.pos
-	if r.queue != nil {
+	if r.ahead != nil {
 		p, err = r.nextQueued()
 	} else {
 		p, err = r.nextRead(limit)
@@ -95,7 +90,7 @@ func (r *pieces) next(limit int64) (p []byte, err error) {
 // inPlace returns how many bytes from pos on, whole pieces, need not be read.
 func (r *pieces) inPlace() int64 {
 	im := r.j.im
-	if im.maps == nil || r.queue != nil || r.cached < r.end-r.first {
+	if im.maps == nil || r.ahead != nil || r.cached < r.end-r.first {
 		return 0
 	}
 	if n := int(r.piece); r.w.hasher(im.spec).faultable(n) < n {
@@ -129,13 +124,9 @@ func (r *pieces) nextRead(limit int64) ([]byte, error) {
 }
 
 func (r *pieces) nextQueued() ([]byte, error) {
-	buf := r.ahead[:r.j.im.aheadBytes]
+	r.ahead.submit(r.pos)
+	p := r.ahead.slot(r.pos, r.piece)
 	request := r.j.im.queuedBytes
-	for r.asked < r.end && r.asked < r.pos+int64(len(buf)) {
-		r.queue.Submit(r.slot(buf, r.asked, request), r.asked)
-		r.asked += request
-	}
-	p := r.slot(buf, r.pos, r.piece)
 	var failed error
 	for n := int64(0); n < int64(len(p)); n += request {
 		if err := r.await(p[n:min(n+request, int64(len(p)))]); failed == nil {
@@ -149,20 +140,15 @@ func (r *pieces) nextQueued() ([]byte, error) {
 func (r *pieces) await(p []byte) error {
 	n, err := 0, error(nil)
 	// It does not wait for the read, but may have to for leave to send others.
-	if r.w.hold(func() { n, err = r.queue.Next(false) }) {
+	if r.w.hold(func() { n, err = r.ahead.queue.Next(false) }) {
 		r.w.enter()
 	}
 	if errors.Is(err, ErrWouldWait) {
 		r.w.leave()
-		n, err = r.queue.Next(true)
+		n, err = r.ahead.queue.Next(true)
 		r.w.enter()
 	}
 	return r.j.whole(p, n, err)
-}
-
-// slot returns the part of the buffer that up to n bytes at off go to.
-func (r *pieces) slot(buf []byte, off, n int64) []byte {
-	return buf[(off-r.first)%int64(len(buf)):][:min(n, r.end-off)]
 }
 
 // readFull reads p at off, all of it or with an error. The worker gives up

@@ -158,9 +158,10 @@ func (r *plainReader) zeros(ctx context.Context, n int64) error {
 // data reads and adds n bytes.
 func (r *plainReader) data(ctx context.Context, n int64) error {
 	cached := r.im.scan != nil && r.im.scan.Cached(r.off, n) >= n
-	if r.im.queues != nil && !cached {
-		if q := r.im.queues.Queue(); q != nil {
-			return r.queued(ctx, q, n)
+	if !cached {
+		if ahead := r.im.readAhead(r.off, r.off+n); ahead != nil {
+			defer ahead.close()
+			return r.queued(ctx, ahead)
 		}
 	}
 	size := pieceBytes
@@ -180,21 +181,12 @@ func (r *plainReader) data(ctx context.Context, n int64) error {
 	return nil
 }
 
-// queued adds n bytes that a queue, which it closes, reads ahead of their turn.
-func (r *plainReader) queued(ctx context.Context, q ReadQueue, n int64) error {
-	request, ahead := r.im.queuedBytes, r.im.aheadBytes
-	buf := r.im.pool.takeBuffer(int(ahead))
-	defer r.im.pool.giveBuffer(buf)
-	defer q.Close() // before that
-	start, end := r.off, r.off+n
-	slot := func(off int64) []byte { return buf[(off-start)%ahead:][:min(request, end-off)] }
-	for asked := start; r.off < end; {
-		for asked < min(r.off+ahead, end) {
-			q.Submit(slot(asked), asked)
-			asked += request
-		}
-		p := slot(r.off)
-		got, err := q.Next(true)
+// queued adds the bytes that are read ahead.
+func (r *plainReader) queued(ctx context.Context, ahead *readAhead) error {
+	for r.off < ahead.end {
+		ahead.submit(r.off)
+		p := ahead.slot(r.off, r.im.queuedBytes)
+		got, err := ahead.queue.Next(true)
 		if got == 0 && !errors.Is(err, ErrUnavailable) {
 			// A queue need not tell how far it came.
 			got, err = r.im.scanRest(p, r.off, 0)

@@ -229,7 +229,6 @@ func (w *worker) endLocked() {
 	p := w.pool
 	p.workers--
 	p.buffers.give(w.buf)
-	w.buf = nil
 	if p.workers == 0 {
 		p.buffers.release()
 	}
@@ -276,7 +275,7 @@ func (w *worker) hold(f func()) (left bool) {
 	return true
 }
 
-// takeBuffer returns a buffer of n bytes or more for a job, which gives it back.
+// takeBuffer returns a buffer of n bytes for a job, which gives it back.
 func (p *Pool) takeBuffer(n int) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
