@@ -20,9 +20,11 @@ const (
 	waitedBytes = 1 << 20
 
 	// mappedBytes is what a worker looks at in place at a time. To map costs
-	// as much as to copy some hundred kilobytes, and all of it counts as
-	// resident memory.
-	mappedBytes = 2 << 20
+	// as much as to copy some hundred kilobytes, and at its end all processors
+	// that hash are interrupted to forget it; but all of it counts as resident
+	// memory. Measured with 2 workers, BLAKE3 of 4 GiB: of 2 MiB each 0.59 s, of
+	// 4 MiB 0.55 s, of 8 MiB 0.54 s.
+	mappedBytes = 4 << 20
 
 	// jobBytes is what a job covers, so that the price of a job (locks, a
 	// look at the stamp, wake-ups, from a server the first reply) is paid once

@@ -164,7 +164,7 @@ func memoryExperiment() *experiment {
 	return &experiment{"memory", []*row{{
 		work:   "hashfs sum, 4 GiB of random data, most memory resident",
 		target: atMost(32), unit: mebi,
-		why:    "Each worker has one buffer, or maps 2 MiB, and of the digests only a few MiB are kept.",
+		why:    "Each worker has one buffer, or maps 4 MiB, and of the digests only a few MiB are kept.",
 		limits: "The page cache, which the file fills whoever reads it, is not counted.",
 	}}, func(ctx context.Context, l *lab, rows []*row) error {
 		f, err := l.data.get(ctx, smallPieces)
