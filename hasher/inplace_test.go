@@ -106,3 +106,29 @@ func TestInPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestInPlace_resident: less is looked at in place while memory is taken for reads.
+func TestInPlace_resident(t *testing.T) {
+	spec := mustSpec(t, "blake3/64k")
+	if n := spec.Algorithm.NewBlockHasher(spec.BlockSize).faultable(pieceBytes); n < pieceBytes {
+		t.Skip("this processor has no assembly that may meet a fault: nothing is looked at in place")
+	}
+	src := newMemSource(32 << 20)
+	src.unholeLocked(0, src.Size())
+	for _, large := range []bool{false, true} {
+		maps := &inPlace{memSource: src}
+		im := newTestImage(t, cachedSource{src}, spec, 1<<20)
+		im.maps = maps
+		want := int64(mappedBytes)
+		if large {
+			im.pool.takeBuffer(largeBytes)
+			want /= 2
+		}
+		if _, err := openView(t, im).Checksum(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := maps.longest.Load(); got != want {
+			t.Errorf("large buffers %t: %d bytes at a time in place, want %d", large, got, want)
+		}
+	}
+}

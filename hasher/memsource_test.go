@@ -327,10 +327,13 @@ func (s partlyCached) ScanAt(p []byte, off int64, wait bool) (int, error) {
 // in its midst, when it has seen something else.
 type inPlace struct {
 	*memSource
-	looks atomic.Int64
+	looks   atomic.Int64
+	longest atomic.Int64 // bytes
 }
 
 func (s *inPlace) Map(off, length int64, use func(p []byte)) error {
+	for was := s.longest.Load(); length > was && !s.longest.CompareAndSwap(was, length); was = s.longest.Load() {
+	}
 	p := make([]byte, length)
 	if n, err := s.ReadAt(p, off); int64(n) < length {
 		return errors.Join(err, errLeft)

@@ -96,7 +96,11 @@ func (r *pieces) inPlace() int64 {
 	if n := int(r.piece); r.w.hasher(im.spec).faultable(n) < n {
 		return 0
 	}
-	n := min(im.mappedBytes, r.end-r.pos)
+	n := im.mappedBytes
+	if r.w.pool.hasLargeBuffers() {
+		n = max(n/2, r.piece) // these are resident too
+	}
+	n = min(n, r.end-r.pos)
 	return n - n%r.piece
 }
 

@@ -284,6 +284,14 @@ func (p *Pool) takeBuffer(n int) []byte {
 	return p.buffers.take(n)
 }
 
+// hasLargeBuffers reports whether memory is taken for reads that have to be waited
+// for.
+func (p *Pool) hasLargeBuffers() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.buffers.maps) > 0
+}
+
 func (p *Pool) giveBuffer(b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
