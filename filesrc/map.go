@@ -33,15 +33,29 @@ func (f *File) Map(off, length int64, use func(p []byte)) error {
 		return err
 	}
 	defer f.release(h)
-	if !f.device && !h.isOn(mappedTypes) {
+	if !f.mayMap(h) {
 		return fmt.Errorf("map %s: %w", f.path, errNotMapped)
 	}
+	return f.mapped(h, off, length, use)
+}
+
+// mayMap reports whether a mapping shows what a read does.
+func (f *File) mayMap(h *handle) bool { return f.device || h.isOn(mappedTypes) }
+
+// mapped calls use with a part of the file, which begins at a page.
+func (f *File) mapped(h *handle, off, length int64, use func(p []byte)) error {
 	m, err := unix.MmapPtr(h.fd, off, nil, uintptr(length), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return &os.PathError{Op: "map", Path: f.path, Err: err}
 	}
 	defer unmap(m, length)
-	if err := look(unsafe.Slice((*byte)(m), length), use); err != nil {
+	p := unsafe.Slice((*byte)(m), length)
+	// A mark that an earlier read has left in the page cache has who comes to it read
+	// ahead, and what that brings would stay.
+	if err := unix.Madvise(p, unix.MADV_RANDOM); err != nil {
+		return &os.PathError{Op: "map", Path: f.path, Err: err}
+	}
+	if err := look(p, use); err != nil {
 		return fmt.Errorf("map %s: %d bytes at %d: %w", f.path, length, off, err)
 	}
 	return nil

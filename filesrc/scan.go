@@ -27,7 +27,7 @@ func (f *File) ScanAt(p []byte, off int64, wait bool) (int, error) {
 	}
 	defer f.release(h)
 	if !wait {
-		n, err := h.read(h.fd, p, off, unix.RWF_NOWAIT)
+		n, err := f.readCached(h, p, off)
 		if errors.Is(err, unix.EAGAIN) || refused(err) {
 			err = hasher.ErrWouldWait
 		}
@@ -41,6 +41,39 @@ func (f *File) ScanAt(p []byte, off int64, wait bool) (int, error) {
 		h.caches.Store(true)
 	}
 	return h.readAndDrop(p, off)
+}
+
+// readCached is ReadAt for what is in the page cache. Pages there that somebody read
+// one after the other bear marks: who comes to one has the kernel read ahead, and what
+// that brings would stay. A mapping can be told not to; elsewhere rwfDontCache has at
+// least those pages leave again that are read.
+func (f *File) readCached(h *handle, p []byte, off int64) (n int, err error) {
+	if f.mayMap(h) {
+		return f.copyMapped(h, p, off)
+	}
+	if !h.caches.Load() {
+		if n, err = h.read(h.fd, p, off, unix.RWF_NOWAIT|rwfDontCache); !refused(err) {
+			return n, err
+		}
+	}
+	return h.read(h.fd, p, off, unix.RWF_NOWAIT)
+}
+
+// copyMapped reads all of p from a mapping of the page cache, or nothing.
+func (f *File) copyMapped(h *handle, p []byte, off int64) (int, error) {
+	if f.Cached(off, int64(len(p))) < int64(len(p)) {
+		return 0, hasher.ErrWouldWait
+	}
+	before := off % int64(os.Getpagesize())
+	err := f.mapped(h, off-before, before+int64(len(p)), func(m []byte) { copy(p, m[before:]) })
+	if err != nil {
+		return 0, hasher.ErrWouldWait
+	}
+	// The rest of a last page reads as zeros in a mapping.
+	if end, err := h.file.Seek(0, io.SeekEnd); err != nil || end < off+int64(len(p)) {
+		return 0, hasher.ErrWouldWait
+	}
+	return len(p), nil
 }
 
 // directUnit is what the address in memory, the offset and the length of a

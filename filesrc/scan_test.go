@@ -165,3 +165,66 @@ func TestCached_keepsNothing(t *testing.T) {
 		t.Errorf("the file has %d users", f.current.refs)
 	}
 }
+
+// TestScanAt_marks: what is in the page cache because it was read in order is read, and
+// looked at in place, without more coming there.
+func TestScanAt_marks(t *testing.T) {
+	eachFS(t, func(t *testing.T, fs, dir string) {
+		if fs == "tmpfs" {
+			t.Skip("all of it is in the page cache")
+		}
+		const size, some = 32 << 20, 2 << 20
+		path := filepath.Join(dir, "disk.raw")
+		if err := os.WriteFile(path, bytes.Repeat([]byte{1, 2, 3, 4}, size/4), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := Open(path, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		mapped := f.mayMap(f.current)
+		for _, inPlace := range []bool{false, true} {
+			if inPlace && !mapped {
+				continue
+			}
+			if err := f.current.file.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Fadvise(f.current.fd, 0, 0, unix.FADV_DONTNEED); err != nil {
+				t.Fatal(err)
+			}
+			readInOrder(t, path, some)
+			page := int64(os.Getpagesize())
+			cached := f.Cached(0, size)
+			p := make([]byte, 256<<10)
+			for off := int64(0); off < cached; off += int64(len(p)) {
+				n := min(int64(len(p)), cached-off)
+				if inPlace {
+					err = f.Map(off, n, func(m []byte) { copy(p, m) })
+				} else {
+					_, err = f.ScanAt(p[:n], off, false)
+				}
+				if err != nil && !errors.Is(err, hasher.ErrWouldWait) {
+					t.Fatal(err)
+				}
+			}
+			if after := f.Cached(0, size); mapped && after > cached {
+				t.Errorf("in place %t: %d pages, %d before", inPlace, after/page, cached/page)
+			}
+		}
+	})
+}
+
+// readInOrder reads the first n bytes as any program would.
+func readInOrder(t *testing.T, path string, n int64) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, io.LimitReader(file, n), make([]byte, 64<<10)); err != nil {
+		t.Fatal(err)
+	}
+}

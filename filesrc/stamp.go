@@ -28,6 +28,9 @@ func (f *File) Stamp() (hasher.Stamp, error) {
 	if f.device {
 		return f.deviceStamp(h)
 	}
+	if h.isOn(lateTypes) {
+		_, _ = h.seek(0, unix.SEEK_DATA)
+	}
 	if f.writable {
 		return f.writableStamp(h)
 	}
@@ -73,6 +76,11 @@ func (f *File) stampOf(st *unix.Stat_t) hasher.Stamp {
 	}
 }
 
+// lateTypes are file systems that change a file's times only when all of a hole is
+// punched that somebody reads zeros of already. The lock that they hold meanwhile is
+// taken by a seek for data.
+var lateTypes = []int64{unix.OVERLAYFS_SUPER_MAGIC, unix.TMPFS_MAGIC}
+
 // nameInterval is how often the name of a writable image is looked up, if the
 // file has not lost a name. Its stamp is asked for with each write, and its file
 // stays what it is.
@@ -113,9 +121,15 @@ func (f *File) AwaitWriters() error {
 	defer f.release(h)
 	// What they answer does not matter, an error least of all.
 	_, _ = h.seek(0, unix.SEEK_DATA)
-	_, _ = f.ScanAt(make([]byte, 1), 0, true)
+	if !h.isOn(seekLockTypes) {
+		_, _ = f.ScanAt(make([]byte, 1), 0, true)
+	}
 	return nil
 }
+
+// seekLockTypes are file systems of which a seek is known to take the lock: a read
+// would bring pages into the page cache.
+var seekLockTypes = []int64{unix.BTRFS_SUPER_MAGIC, unix.EXT4_SUPER_MAGIC, unix.TMPFS_MAGIC}
 
 // Replaced reports whether a Stamp found that the name of a writable image no
 // longer leads to the file that is written, but elsewhere or nowhere: what is

@@ -2,11 +2,13 @@ package filesrc
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -268,4 +270,64 @@ func openFiles(t *testing.T) int {
 	fds, err := os.ReadDir("/proc/self/fd")
 	check(t, err)
 	return len(fds)
+}
+
+// TestStamp_punch: who has read zeros of a hole that another is punching learns of it
+// from the next stamp.
+func TestStamp_punch(t *testing.T) {
+	eachFS(t, func(t *testing.T, fs, dir string) {
+		path := filepath.Join(dir, "disk.raw")
+		const size = 32 << 20
+		for range 10 {
+			if err := os.WriteFile(path, bytes.Repeat([]byte{1}, size), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			f, err := Open(path, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(20 * time.Millisecond) // a tick of the file's times
+			before, err := f.Stamp()
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := false
+			punched := make(chan error, 1)
+			go func() { punched <- punch(path, size) }()
+			one := []byte{1}
+			for one[0] != 0 && !done {
+				select {
+				case err = <-punched:
+					done = true
+				default:
+				}
+				if _, err := f.ReadAt(one, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			after, stampErr := f.Stamp()
+			if one[0] == 0 && after == before || stampErr != nil {
+				t.Errorf("there are zeros, and the stamp is as before (%v)", stampErr)
+			}
+			if !done {
+				err = <-punched
+			}
+			f.Close()
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				return
+			}
+			if err != nil || one[0] != 0 {
+				t.Errorf("no zeros were read (%v)", err)
+			}
+		}
+	})
+}
+
+func punch(path string, n int64) error {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, n)
 }

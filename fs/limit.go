@@ -8,8 +8,8 @@ import (
 )
 
 // userRequests is how many requests that may compute something one user has
-// answered at a time; others wait. Each keeps a few megabytes of reading and
-// hashing queued, which is what another user waits for at most.
+// answered at a time; others wait. Each has a few jobs queued, of some megabytes
+// each, which is what another user waits for at most.
 const userRequests = 16
 
 // A limiter bounds the work that one user can cause.

@@ -263,12 +263,12 @@ func (j *job) hash(w *worker) {
 			j.kinds = nil
 			return
 		}
-		if int64(j.im.spec.BlockSize) <= r.piece {
-			n := j.hashInPlace(r, b)
-			if n == 0 {
-				n = j.hashPiece(r, b)
-			}
+		if n := j.hashInPlace(r, b); n > 0 {
 			b += n
+			continue
+		}
+		if int64(j.im.spec.BlockSize) <= r.piece {
+			b += j.hashPiece(r, b)
 			continue
 		}
 		if !j.hashLong(r, b) {
@@ -287,11 +287,13 @@ func (j *job) hashInPlace(r *pieces, lo int64) int64 {
 	if length == 0 {
 		return 0
 	}
+	step := r.step(length)
 	err := j.im.maps.Map(r.pos, length, func(p []byte) {
 		for b := lo; len(p) > 0 && !j.stop.Load(); {
-			j.hashBlocks(r.w, b, p[:r.piece], true)
-			b += j.im.spec.blocks(r.piece)
-			p = p[r.piece:]
+			n := min(step, int64(len(p)))
+			j.hashBlocks(r.w, b, p[:n], true)
+			b += j.im.spec.blocks(n)
+			p = p[n:]
 		}
 	})
 	if err != nil && !broken(ruleLeftIsRead) {

@@ -87,26 +87,46 @@ func (r *pieces) next(limit int64) (p []byte, err error) {
 	return p, err
 }
 
-// inPlace returns how many bytes from pos on, whole pieces, need not be read.
+// inPlace returns how many bytes from pos on, whole pieces and blocks, need not be
+// read.
 func (r *pieces) inPlace() int64 {
 	im := r.j.im
 	if im.maps == nil || r.ahead != nil || r.cached < r.end-r.first {
 		return 0
 	}
-	if n := int(r.piece); r.w.hasher(im.spec).faultable(n) < n {
-		return 0
-	}
-	n := im.mappedBytes
-	if r.w.pool.hasLargeBuffers() {
+	n, bs := im.mappedBytes, int64(im.spec.BlockSize)
+	if bs <= r.piece && r.w.pool.hasLargeBuffers() {
 		n = max(n/2, r.piece) // these are resident too
 	}
 	n = min(n, r.end-r.pos)
-	return n - n%r.piece
+	n -= n % max(bs, r.piece)
+	if bs > r.piece && !r.faultable(n) {
+		return 0 // a copy of a block would take too much memory
+	}
+	return n
+}
+
+// step is how many of n bytes are hashed at a time in place: as many as fill the
+// assembly, which takes no memory there.
+func (r *pieces) step(n int64) int64 {
+	whole := min(n, max(r.piece, r.j.im.spec.wholeBytes()))
+	if !r.faultable(whole) {
+		return r.piece // which is copied, at least in part
+	}
+	return whole
+}
+
+// faultable reports whether the worker may hash n bytes where a load can fault.
+func (r *pieces) faultable(n int64) bool {
+	return r.w.hasher(r.j.im.spec).faultable(int(n)) == int(n)
 }
 
 func (r *pieces) nextRead(limit int64) ([]byte, error) {
 	im := r.j.im
 	size := r.piece
+	if int64(im.spec.BlockSize) > size {
+		size = waitedBytes // a read has its price
+	}
 	if r.empty {
 		size = min(size, max(pieceBytes, int64(im.spec.BlockSize)))
 	}

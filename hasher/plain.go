@@ -164,12 +164,8 @@ func (r *plainReader) data(ctx context.Context, n int64) error {
 			return r.queued(ctx, ahead)
 		}
 	}
-	size := pieceBytes
-	if r.im.remote {
-		size = waitedBytes
-	}
 	for end := r.off + n; r.off < end; {
-		p := r.worker.buffer(size)[:min(end-r.off, int64(size))]
+		p := r.worker.buffer(waitedBytes)[:min(end-r.off, waitedBytes)]
 		got, err := r.im.scanNow(p, r.off)
 		if errors.Is(err, ErrWouldWait) {
 			got, err = r.im.scanRest(p, r.off, got)

@@ -47,15 +47,23 @@ func (s Spec) String() string {
 	return s.Algorithm.Name() + "/" + strconv.Itoa(s.BlockSize)
 }
 
-// pieceBytes returns how many bytes a worker hashes at a time: more than usual
-// where that hashes faster, if they are not too many for that.
+// pieceBytes returns how many bytes a worker reads and hashes at a time: more than
+// usual where several blocks together take less time.
 func (s Spec) pieceBytes() int64 {
-	if whole := s.Algorithm.wholeBytes; whole != nil {
-		if n := whole(s.BlockSize); n <= waitedBytes {
-			return max(pieceBytes, int64(n))
-		}
+	n := min(s.wholeBytes(), waitedBytes)
+	if n < 2*int64(s.BlockSize) {
+		return pieceBytes
 	}
-	return pieceBytes
+	return max(pieceBytes, n)
+}
+
+// wholeBytes returns how many bytes the algorithm needs at a time to be at its
+// fastest, or 0 where that does not matter.
+func (s Spec) wholeBytes() int64 {
+	if s.Algorithm.wholeBytes == nil {
+		return 0
+	}
+	return int64(s.Algorithm.wholeBytes(s.BlockSize))
 }
 
 func parseBlockSize(s string) (int, error) {

@@ -50,6 +50,7 @@ func (c *chain) look() (look, error) {
 	var settled time.Time
 	whole := false // the file that settles last has whole seconds
 	for _, m := range c.members {
+		awaitPunch(int(m.file.Fd()))
 		var st unix.Stat_t
 		if err := retry(func() error { return unix.Fstat(int(m.file.Fd()), &st) }); err != nil {
 			return l, fmt.Errorf("stat %s: %w", m.place.path, err)
@@ -76,6 +77,16 @@ func (c *chain) look() (look, error) {
 	}
 	l.stamp.Files, l.stamp.Names, l.readOnly = sum(files), sum(names), sum(readOnly)
 	return l, nil
+}
+
+// awaitPunch waits for the end of a fallocate(2) by somebody else on tmpfs, which
+// changes the file's times only when all of a hole is punched that somebody reads zeros
+// of already. The lock that it holds meanwhile is taken by a seek for data.
+func awaitPunch(fd int) {
+	var fs unix.Statfs_t
+	if retry(func() error { return unix.Fstatfs(fd, &fs) }) == nil && fs.Type == unix.TMPFS_MAGIC {
+		_, _ = unix.Seek(fd, 0, unix.SEEK_DATA)
+	}
 }
 
 // coarse reports whether the file system seems to keep whole seconds only.

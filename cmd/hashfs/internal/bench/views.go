@@ -60,66 +60,115 @@ func againExperiment() *experiment {
 		if err != nil {
 			return err
 		}
+		places := rand.New(rand.NewPCG(5, uint64(l.runs)))
+		at := [2]func() int64{
+			func() int64 { return 0 },
+			func() int64 { return places.Int64N((l.data.size-blockSize)/4096+1) * 4096 },
+		}
 		for i := range l.runs + 1 {
-			var samples [3]float64
-			if err := l.rewrite(ctx, f, &samples); err != nil {
+			first, again, err := l.rewrite(ctx, f, at)
+			if err != nil {
 				return err
 			}
 			if i == 0 {
 				continue
 			}
 			for j, r := range rows {
-				r.ours = append(r.ours, samples[j])
-				r.theirs = append(r.theirs, samples[2])
+				r.ours = append(r.ours, again[j])
+				r.theirs = append(r.theirs, first)
+			}
+		}
+		for j, r := range rows {
+			if r.verdict() == "MISS" {
+				if r.profile, err = l.profileRewrites(ctx, f, at[j]); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
 	}}
 }
 
-// rewrite mounts a file, writes to it, and gives the times of the checksum after
-// writes at the start, of that after writes in random places, and of the first.
-func (l *lab) rewrite(ctx context.Context, path string, samples *[3]float64) (err error) {
-	if err := warm(path); err != nil {
-		return err
-	}
-	m, err := l.mount(ctx, path, "--writable")
+// rewrite mounts a file and gives the time of the first checksum, and those of the
+// checksums after writes to either place.
+func (l *lab) rewrite(ctx context.Context, path string, at [2]func() int64) (first float64, again [2]float64, err error) {
+	w, err := l.openRewriter(ctx, path)
 	if err != nil {
-		return err
+		return 0, again, err
 	}
-	defer func() { err = errors.Join(err, m.end()) }()
-	image, err := os.OpenFile(m.in("image"), os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer image.Close()
-	if samples[2], err = timedRead(m.in("checksum")); err != nil {
-		return err
-	}
-	buf := make([]byte, blockSize)
-	places := rand.New(rand.NewPCG(5, uint64(l.runs)))
-	fresh := random(6)
+	defer func() { err = errors.Join(err, w.close()) }()
 	var times [2][]float64
 	for i := range 2 * rewrites {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if _, err := io.ReadFull(fresh, buf); err != nil {
-			return err
-		}
-		off := int64(0)
-		if i%2 == 1 {
-			off = places.Int64N((l.data.size-blockSize)/4096+1) * 4096
-		}
-		if _, err := image.WriteAt(buf, off); err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-		took, err := timedRead(m.in("checksum"))
+		took, err := w.again(ctx, at[i%2]())
 		if err != nil {
-			return err
+			return 0, again, err
 		}
 		times[i%2] = append(times[i%2], took)
 	}
-	samples[0], samples[1] = median(times[0]), median(times[1])
-	return nil
+	return w.first, [2]float64{median(times[0]), median(times[1])}, nil
+}
+
+// profileRewrites shows where the time goes in checksums after writes.
+func (l *lab) profileRewrites(ctx context.Context, path string, at func() int64) (profile []string, err error) {
+	w, err := l.openRewriter(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	return l.profile(ctx, func(ctx context.Context) (float64, error) {
+		for range 16 * rewrites {
+			if _, err := w.again(ctx, at()); err != nil {
+				return 0, err
+			}
+		}
+		return 0, nil
+	})
+}
+
+// A rewriter writes to an image and reads its checksum again.
+type rewriter struct {
+	mount *mountPoint
+	image *os.File
+	first float64 // how long the first checksum took, seconds
+	fresh io.Reader
+	buf   []byte
+}
+
+func (l *lab) openRewriter(ctx context.Context, path string) (*rewriter, error) {
+	if err := warm(path); err != nil {
+		return nil, err
+	}
+	m, err := l.mount(ctx, path, "--writable")
+	if err != nil {
+		return nil, err
+	}
+	w := &rewriter{mount: m, fresh: random(6), buf: make([]byte, blockSize)}
+	if w.image, err = os.OpenFile(m.in("image"), os.O_RDWR, 0); err == nil {
+		w.first, err = timedRead(m.in("checksum"))
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+// again writes a block and returns how long the next checksum took, in seconds.
+func (w *rewriter) again(ctx context.Context, off int64) (float64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if _, err := io.ReadFull(w.fresh, w.buf); err != nil {
+		return 0, err
+	}
+	if _, err := w.image.WriteAt(w.buf, off); err != nil {
+		return 0, fmt.Errorf("write: %w", err)
+	}
+	return timedRead(w.mount.in("checksum"))
+}
+
+func (w *rewriter) close() error {
+	if w.image != nil {
+		w.image.Close()
+	}
+	return w.mount.end()
 }
