@@ -3,8 +3,11 @@ package fs
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"hashfs/hasher"
 )
 
 // userRequests is how many requests that may compute something one user has
@@ -27,7 +30,8 @@ type userLimit struct {
 func newLimiter() *limiter { return &limiter{users: map[uint32]*userLimit{}} }
 
 // enter waits for a place for the user who made the request of ctx, or until
-// ctx ends. The caller must call leave if there is no error.
+// ctx ends. The caller must call leave if there is no error. If ctx has ended by
+// then, the place is taken for as long as the work goes on without who asked for it.
 func (l *limiter) enter(ctx context.Context) (leave func(), err error) {
 	var uid uint32
 	if caller, ok := fuse.FromContext(ctx); ok {
@@ -43,9 +47,16 @@ func (l *limiter) enter(ctx context.Context) (leave func(), err error) {
 	l.mu.Unlock()
 	select {
 	case u.places <- struct{}{}:
-		return func() {
+		free := func() {
 			<-u.places
 			l.left(uid, u)
+		}
+		return func() {
+			if ctx.Err() == nil {
+				free()
+				return
+			}
+			time.AfterFunc(hasher.Linger, free)
 		}, nil
 	case <-ctx.Done():
 		l.left(uid, u)

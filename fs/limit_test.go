@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"hashfs/hasher"
 )
 
 func userContext(uid uint32) context.Context {
@@ -49,4 +53,36 @@ func TestLimiter_oneUserCannotTakeAnothersPlaces(t *testing.T) {
 	if len(l.users) != 0 {
 		t.Errorf("%d users are kept after their last request", len(l.users))
 	}
+}
+
+// TestLimiter_interrupted: who is interrupted and comes again has no more work done at
+// a time than who stays.
+func TestLimiter_interrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter()
+		for range userRequests {
+			ctx, cancel := context.WithCancel(userContext(1))
+			leave, err := l.enter(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+			leave()
+		}
+		left := time.Now()
+		leave, err := l.enter(userContext(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(left); d != hasher.Linger {
+			t.Errorf("a place after %v, want %v", d, hasher.Linger)
+		}
+		leave()
+		synctest.Wait()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if len(l.users) != 0 {
+			t.Errorf("%d users are kept after their last request", len(l.users))
+		}
+	})
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// linger is how long work goes on when nobody waits for it any more: a client
+// Linger is how long work goes on when nobody waits for it any more: a client
 // that is interrupted by a signal of its own comes back at once, and finds it.
-const linger = time.Second
+const Linger = time.Second
 
 // waiters counts who waits for a piece of work, and stops the work a while
 // after the last one left. The image's mutex guards it.
@@ -44,7 +44,7 @@ func (w *waiters) leaveLocked(im *Image, atOnce bool, stop func()) {
 		return
 	}
 	var timer *time.Timer
-	timer = time.AfterFunc(linger, func() {
+	timer = time.AfterFunc(Linger, func() {
 		im.mu.Lock()
 		defer im.mu.Unlock()
 		// A timer that fired while it was being stopped is not the one kept.
