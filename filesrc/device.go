@@ -18,16 +18,16 @@ const sectorBytes = 512
 // else makes to a device cannot be seen, but for its size.
 func (f *File) Device() bool { return f.device }
 
-// deviceSize returns the length of a block device in bytes. A seek to the end
-// gives what the ioctl BLKGETSIZE64 does.
-func deviceSize(file *os.File) (int64, error) {
+// endOf returns the length of a file or block device in bytes: of the latter a seek
+// to the end gives what the ioctl BLKGETSIZE64 does.
+func endOf(file *os.File) (int64, error) {
 	return file.Seek(0, io.SeekEnd)
 }
 
 // deviceStamp is the stamp of a block device: only its size can change in it.
 // The caller holds nameMu.
 func (f *File) deviceStamp(h *handle) (hasher.Stamp, error) {
-	size, err := deviceSize(h.file)
+	size, err := endOf(h.file)
 	if err != nil {
 		return hasher.Stamp{}, fmt.Errorf("size of %s: %w", f.path, err)
 	}

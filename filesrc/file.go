@@ -96,7 +96,7 @@ func (f *File) open() error {
 	}
 	f.device, f.opened = isDevice(st), time.Now().UnixNano()
 	if f.device {
-		if st.Size, err = deviceSize(file); err != nil {
+		if st.Size, err = endOf(file); err != nil {
 			file.Close()
 			return openError(f.path, f.writable, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -59,19 +60,35 @@ func (f *File) readCached(h *handle, p []byte, off int64) (n int, err error) {
 	return h.read(h.fd, p, off, unix.RWF_NOWAIT)
 }
 
-// copyMapped reads all of p from a mapping of the page cache, or nothing.
-func (f *File) copyMapped(h *handle, p []byte, off int64) (int, error) {
+// copyMapped reads from a mapping what is in the page cache, up to the first page that
+// is not.
+func (f *File) copyMapped(h *handle, p []byte, off int64) (n int, err error) {
+	page := int64(os.Getpagesize())
+	before := off % page
+	cached := p
 	if f.Cached(off, int64(len(p))) < int64(len(p)) {
+		there, err := h.resident(off-before, before+int64(len(p)))
+		if err != nil {
+			return 0, hasher.ErrWouldWait
+		}
+		missing := slices.IndexFunc(there, func(b byte) bool { return b&1 == 0 })
+		if missing >= 0 {
+			cached = p[:max(0, int64(missing)*page-before)]
+		}
+	}
+	if len(cached) == 0 {
 		return 0, hasher.ErrWouldWait
 	}
-	before := off % int64(os.Getpagesize())
-	err := f.mapped(h, off-before, before+int64(len(p)), func(m []byte) { copy(p, m[before:]) })
+	err = f.mapped(h, off-before, before+int64(len(cached)), func(m []byte) { copy(cached, m[before:]) })
 	if err != nil {
 		return 0, hasher.ErrWouldWait
 	}
 	// The rest of a last page reads as zeros in a mapping.
-	if end, err := h.file.Seek(0, io.SeekEnd); err != nil || end < off+int64(len(p)) {
+	if end, err := endOf(h.file); err != nil || end < off+int64(len(cached)) {
 		return 0, hasher.ErrWouldWait
+	}
+	if len(cached) < len(p) {
+		return len(cached), hasher.ErrWouldWait
 	}
 	return len(p), nil
 }

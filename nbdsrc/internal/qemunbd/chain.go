@@ -26,6 +26,7 @@ type member struct {
 	file     *os.File
 	st       unix.Stat_t
 	writable bool // by QEMU
+	late     bool // see stampsLate
 }
 
 func openMember(find func() (*place, error), writable bool) (*member, error) {
@@ -37,7 +38,7 @@ func openMember(find func() (*place, error), writable bool) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &member{p, file, *st, writable}, nil
+	return &member{p, file, *st, writable, stampsLate(file)}, nil
 }
 
 // A node is one image of a chain with its files.
@@ -141,7 +142,7 @@ func (w *walker) image() (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &member{was.place, file, was.st, was.writable}, nil
+	return &member{was.place, file, was.st, was.writable, was.late}, nil
 }
 
 // find returns a function that returns the place of an absolute path. All of it

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,7 +51,9 @@ func (c *chain) look() (look, error) {
 	var settled time.Time
 	whole := false // the file that settles last has whole seconds
 	for _, m := range c.members {
-		awaitPunch(int(m.file.Fd()))
+		if m.late {
+			_, _ = unix.Seek(int(m.file.Fd()), 0, unix.SEEK_DATA)
+		}
 		var st unix.Stat_t
 		if err := retry(func() error { return unix.Fstat(int(m.file.Fd()), &st) }); err != nil {
 			return l, fmt.Errorf("stat %s: %w", m.place.path, err)
@@ -79,14 +82,13 @@ func (c *chain) look() (look, error) {
 	return l, nil
 }
 
-// awaitPunch waits for the end of a fallocate(2) by somebody else on tmpfs, which
-// changes the file's times only when all of a hole is punched that somebody reads zeros
-// of already. The lock that it holds meanwhile is taken by a seek for data.
-func awaitPunch(fd int) {
+// stampsLate reports whether a file is on a file system that changes its times only
+// when all of a hole is punched that somebody reads zeros of already. The lock that it
+// holds meanwhile is taken by a seek for data.
+func stampsLate(file *os.File) bool {
 	var fs unix.Statfs_t
-	if retry(func() error { return unix.Fstatfs(fd, &fs) }) == nil && fs.Type == unix.TMPFS_MAGIC {
-		_, _ = unix.Seek(fd, 0, unix.SEEK_DATA)
-	}
+	err := retry(func() error { return unix.Fstatfs(int(file.Fd()), &fs) })
+	return err == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.OVERLAYFS_SUPER_MAGIC)
 }
 
 // coarse reports whether the file system seems to keep whole seconds only.
