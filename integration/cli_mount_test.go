@@ -67,9 +67,9 @@ func TestStatus(t *testing.T) {
 }
 
 // A daemon that was killed leaves a mount that is dead. status says so, umount
-// clears it, and so does the next mount. Not in parallel: a test that makes a mount
-// namespace keeps all mounts of that moment in it, of which umount warns.
+// clears it, and so does the next mount.
 func TestDeadMount(t *testing.T) {
+	t.Parallel()
 	s := newSample(t, scratch(t))
 	for _, row := range []struct {
 		name  string
@@ -157,9 +157,10 @@ func TestUmount(t *testing.T) {
 	}
 }
 
-// A mount that lives on elsewhere is taken away, with a warning, and nobody waits.
+// A mount that lives on elsewhere is taken away, with a warning, and nobody waits. Not
+// in parallel: its other namespace keeps all mounts that there are, and their tests
+// would be warned too.
 func TestUmount_lives_on(t *testing.T) {
-	t.Parallel()
 	need(t, "mount", "umount", "unshare")
 	if os.Geteuid() != 0 {
 		missing(t, "bind mounts need root")
