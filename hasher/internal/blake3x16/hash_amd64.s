@@ -62,52 +62,36 @@ block:
 load:
 	MOVQ          (CX), R12
 	VMOVDQU32     (R12)(R10*1), Z0
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          8(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z1
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          16(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z2
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          24(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z3
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          32(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z4
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          40(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z5
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          48(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z6
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          56(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z7
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          64(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z8
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          72(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z9
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          80(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z10
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          88(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z11
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          96(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z12
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          104(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z13
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          112(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z14
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          120(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z15
-	PREFETCHT1    32768(R12)(R10*1)
 	VPUNPCKLDQ    Z1, Z0, Z16
 	VPUNPCKHDQ    Z1, Z0, Z17
 	VPUNPCKLDQ    Z3, Z2, Z18
@@ -190,52 +174,36 @@ load:
 	VMOVDQA32     Z15, 960(R11)
 	MOVQ          128(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z0
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          136(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z1
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          144(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z2
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          152(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z3
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          160(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z4
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          168(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z5
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          176(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z6
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          184(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z7
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          192(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z8
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          200(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z9
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          208(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z10
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          216(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z11
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          224(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z12
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          232(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z13
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          240(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z14
-	PREFETCHT1    32768(R12)(R10*1)
 	MOVQ          248(CX), R12
 	VMOVDQU32     (R12)(R10*1), Z15
-	PREFETCHT1    32768(R12)(R10*1)
 	VPUNPCKLDQ    Z1, Z0, Z16
 	VPUNPCKHDQ    Z1, Z0, Z17
 	VPUNPCKLDQ    Z3, Z2, Z18
@@ -360,6 +328,8 @@ load:
 	VPADDD        Z5, Z1, Z1
 	VPADDD        Z6, Z2, Z2
 	VPADDD        Z7, Z3, Z3
+	MOVQ          (CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        Z20, Z16, Z16
 	VPADDD        Z21, Z17, Z17
 	VPADDD        Z22, Z18, Z18
@@ -408,6 +378,8 @@ load:
 	VPADDD        192(R11), Z1, Z1
 	VPADDD        320(R11), Z2, Z2
 	VPADDD        448(R11), Z3, Z3
+	MOVQ          8(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        1600(R11), Z16, Z16
 	VPADDD        1728(R11), Z17, Z17
 	VPADDD        1856(R11), Z18, Z18
@@ -456,6 +428,8 @@ load:
 	VPRORD        $0x07, Z5, Z5
 	VPRORD        $0x07, Z6, Z6
 	VPRORD        $0x07, Z7, Z7
+	MOVQ          16(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPRORD        $0x07, Z20, Z20
 	VPRORD        $0x07, Z21, Z21
 	VPRORD        $0x07, Z22, Z22
@@ -504,6 +478,8 @@ load:
 	VPXORD        Z11, Z6, Z6
 	VPXORD        Z8, Z7, Z7
 	VPXORD        Z9, Z4, Z4
+	MOVQ          24(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPXORD        Z26, Z21, Z21
 	VPXORD        Z27, Z22, Z22
 	VPXORD        Z24, Z23, Z23
@@ -552,6 +528,8 @@ load:
 	VPADDD        Z12, Z11, Z11
 	VPADDD        Z13, Z8, Z8
 	VPADDD        Z14, Z9, Z9
+	MOVQ          32(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        Z31, Z26, Z26
 	VPADDD        Z28, Z27, Z27
 	VPADDD        Z29, Z24, Z24
@@ -600,6 +578,8 @@ load:
 	VPRORD        $0x10, Z13, Z13
 	VPRORD        $0x10, Z14, Z14
 	VPRORD        $0x10, Z15, Z15
+	MOVQ          40(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPRORD        $0x10, Z28, Z28
 	VPRORD        $0x10, Z29, Z29
 	VPRORD        $0x10, Z30, Z30
@@ -648,6 +628,8 @@ load:
 	VPXORD        Z1, Z13, Z13
 	VPXORD        Z2, Z14, Z14
 	VPXORD        Z3, Z15, Z15
+	MOVQ          48(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPXORD        Z16, Z28, Z28
 	VPXORD        Z17, Z29, Z29
 	VPXORD        Z18, Z30, Z30
@@ -696,6 +678,8 @@ load:
 	VPADDD        Z6, Z1, Z1
 	VPADDD        Z7, Z2, Z2
 	VPADDD        Z4, Z3, Z3
+	MOVQ          56(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        Z21, Z16, Z16
 	VPADDD        Z22, Z17, Z17
 	VPADDD        Z23, Z18, Z18
@@ -744,6 +728,8 @@ load:
 	VPADDD        320(R11), Z1, Z1
 	VPADDD        896(R11), Z2, Z2
 	VPADDD        512(R11), Z3, Z3
+	MOVQ          64(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        2240(R11), Z16, Z16
 	VPADDD        1856(R11), Z17, Z17
 	VPADDD        2432(R11), Z18, Z18
@@ -792,6 +778,8 @@ load:
 	VPRORD        $0x07, Z6, Z6
 	VPRORD        $0x07, Z7, Z7
 	VPRORD        $0x07, Z4, Z4
+	MOVQ          72(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPRORD        $0x07, Z21, Z21
 	VPRORD        $0x07, Z22, Z22
 	VPRORD        $0x07, Z23, Z23
@@ -840,6 +828,8 @@ load:
 	VPXORD        Z9, Z5, Z5
 	VPXORD        Z10, Z6, Z6
 	VPXORD        Z11, Z7, Z7
+	MOVQ          80(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPXORD        Z24, Z20, Z20
 	VPXORD        Z25, Z21, Z21
 	VPXORD        Z26, Z22, Z22
@@ -888,6 +878,8 @@ load:
 	VPADDD        Z13, Z9, Z9
 	VPADDD        Z14, Z10, Z10
 	VPADDD        Z15, Z11, Z11
+	MOVQ          88(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        Z28, Z24, Z24
 	VPADDD        Z29, Z25, Z25
 	VPADDD        Z30, Z26, Z26
@@ -936,6 +928,8 @@ load:
 	VPRORD        $0x10, Z12, Z12
 	VPRORD        $0x10, Z13, Z13
 	VPRORD        $0x10, Z14, Z14
+	MOVQ          96(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPRORD        $0x10, Z31, Z31
 	VPRORD        $0x10, Z28, Z28
 	VPRORD        $0x10, Z29, Z29
@@ -984,6 +978,8 @@ load:
 	VPXORD        Z1, Z12, Z12
 	VPXORD        Z2, Z13, Z13
 	VPXORD        Z3, Z14, Z14
+	MOVQ          104(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPXORD        Z16, Z31, Z31
 	VPXORD        Z17, Z28, Z28
 	VPXORD        Z18, Z29, Z29
@@ -1032,6 +1028,8 @@ load:
 	VPADDD        Z5, Z1, Z1
 	VPADDD        Z6, Z2, Z2
 	VPADDD        Z7, Z3, Z3
+	MOVQ          112(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        Z20, Z16, Z16
 	VPADDD        Z21, Z17, Z17
 	VPADDD        Z22, Z18, Z18
@@ -1080,6 +1078,8 @@ load:
 	VPADDD        576(R11), Z1, Z1
 	VPADDD        192(R11), Z2, Z2
 	VPADDD        960(R11), Z3, Z3
+	MOVQ          120(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        1984(R11), Z16, Z16
 	VPADDD        2112(R11), Z17, Z17
 	VPADDD        1728(R11), Z18, Z18
@@ -1128,6 +1128,8 @@ load:
 	VPRORD        $0x07, Z5, Z5
 	VPRORD        $0x07, Z6, Z6
 	VPRORD        $0x07, Z7, Z7
+	MOVQ          128(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPRORD        $0x07, Z20, Z20
 	VPRORD        $0x07, Z21, Z21
 	VPRORD        $0x07, Z22, Z22
@@ -1176,6 +1178,8 @@ load:
 	VPXORD        Z11, Z6, Z6
 	VPXORD        Z8, Z7, Z7
 	VPXORD        Z9, Z4, Z4
+	MOVQ          136(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPXORD        Z26, Z21, Z21
 	VPXORD        Z27, Z22, Z22
 	VPXORD        Z24, Z23, Z23
@@ -1224,6 +1228,8 @@ load:
 	VPADDD        Z12, Z11, Z11
 	VPADDD        Z13, Z8, Z8
 	VPADDD        Z14, Z9, Z9
+	MOVQ          144(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        Z31, Z26, Z26
 	VPADDD        Z28, Z27, Z27
 	VPADDD        Z29, Z24, Z24
@@ -1272,6 +1278,8 @@ load:
 	VPRORD        $0x10, Z13, Z13
 	VPRORD        $0x10, Z14, Z14
 	VPRORD        $0x10, Z15, Z15
+	MOVQ          152(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPRORD        $0x10, Z28, Z28
 	VPRORD        $0x10, Z29, Z29
 	VPRORD        $0x10, Z30, Z30
@@ -1320,6 +1328,8 @@ load:
 	VPXORD        Z1, Z13, Z13
 	VPXORD        Z2, Z14, Z14
 	VPXORD        Z3, Z15, Z15
+	MOVQ          160(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPXORD        Z16, Z28, Z28
 	VPXORD        Z17, Z29, Z29
 	VPXORD        Z18, Z30, Z30
@@ -1368,6 +1378,8 @@ load:
 	VPADDD        Z6, Z1, Z1
 	VPADDD        Z7, Z2, Z2
 	VPADDD        Z4, Z3, Z3
+	MOVQ          168(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        Z21, Z16, Z16
 	VPADDD        Z22, Z17, Z17
 	VPADDD        Z23, Z18, Z18
@@ -1416,6 +1428,8 @@ load:
 	VPADDD        192(R11), Z1, Z1
 	VPADDD        64(R11), Z2, Z2
 	VPADDD        256(R11), Z3, Z3
+	MOVQ          176(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        1664(R11), Z16, Z16
 	VPADDD        1728(R11), Z17, Z17
 	VPADDD        1600(R11), Z18, Z18
@@ -1464,6 +1478,8 @@ load:
 	VPRORD        $0x07, Z6, Z6
 	VPRORD        $0x07, Z7, Z7
 	VPRORD        $0x07, Z4, Z4
+	MOVQ          184(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPRORD        $0x07, Z21, Z21
 	VPRORD        $0x07, Z22, Z22
 	VPRORD        $0x07, Z23, Z23
@@ -1512,6 +1528,8 @@ load:
 	VPXORD        Z9, Z5, Z5
 	VPXORD        Z10, Z6, Z6
 	VPXORD        Z11, Z7, Z7
+	MOVQ          192(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPXORD        Z24, Z20, Z20
 	VPXORD        Z25, Z21, Z21
 	VPXORD        Z26, Z22, Z22
@@ -1560,6 +1578,8 @@ load:
 	VPADDD        Z13, Z9, Z9
 	VPADDD        Z14, Z10, Z10
 	VPADDD        Z15, Z11, Z11
+	MOVQ          200(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        Z28, Z24, Z24
 	VPADDD        Z29, Z25, Z25
 	VPADDD        Z30, Z26, Z26
@@ -1608,6 +1628,8 @@ load:
 	VPRORD        $0x10, Z12, Z12
 	VPRORD        $0x10, Z13, Z13
 	VPRORD        $0x10, Z14, Z14
+	MOVQ          208(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPRORD        $0x10, Z31, Z31
 	VPRORD        $0x10, Z28, Z28
 	VPRORD        $0x10, Z29, Z29
@@ -1656,6 +1678,8 @@ load:
 	VPXORD        Z1, Z12, Z12
 	VPXORD        Z2, Z13, Z13
 	VPXORD        Z3, Z14, Z14
+	MOVQ          216(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPXORD        Z16, Z31, Z31
 	VPXORD        Z17, Z28, Z28
 	VPXORD        Z18, Z29, Z29
@@ -1704,6 +1728,8 @@ load:
 	VPADDD        Z5, Z1, Z1
 	VPADDD        Z6, Z2, Z2
 	VPADDD        Z7, Z3, Z3
+	MOVQ          224(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        Z20, Z16, Z16
 	VPADDD        Z21, Z17, Z17
 	VPADDD        Z22, Z18, Z18
@@ -1752,6 +1778,8 @@ load:
 	VPADDD        (R11), Z1, Z1
 	VPADDD        576(R11), Z2, Z2
 	VPADDD        384(R11), Z3, Z3
+	MOVQ          232(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPADDD        2496(R11), Z16, Z16
 	VPADDD        1536(R11), Z17, Z17
 	VPADDD        2112(R11), Z18, Z18
@@ -1800,6 +1828,8 @@ load:
 	VPRORD        $0x07, Z5, Z5
 	VPRORD        $0x07, Z6, Z6
 	VPRORD        $0x07, Z7, Z7
+	MOVQ          240(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPRORD        $0x07, Z20, Z20
 	VPRORD        $0x07, Z21, Z21
 	VPRORD        $0x07, Z22, Z22
@@ -1848,6 +1878,8 @@ load:
 	VPXORD        Z11, Z6, Z6
 	VPXORD        Z8, Z7, Z7
 	VPXORD        Z9, Z4, Z4
+	MOVQ          248(CX), DI
+	PREFETCHT1    32768(DI)(R10*1)
 	VPXORD        Z26, Z21, Z21
 	VPXORD        Z27, Z22, Z22
 	VPXORD        Z24, Z23, Z23

