@@ -29,9 +29,7 @@ var All = [32]reg.VecPhysical{
 // lower or the upper half of them.
 func LoadWords(messages Mem, at reg.Register, words, spoilt []reg.VecPhysical) {
 	for i := range words {
-		message := GP64()
-		MOVQ(messages.Offset(8*i), message)
-		VMOVDQU32(Mem{Base: message, Index: at, Scale: 1}, words[i])
+		LoadBlock(messages, i, at, words[i])
 	}
 	Quads(words, spoilt)
 	// words[4*q+j] has, in its quarter k, word 4*k+j of the messages 4*q to 4*q+3.
@@ -49,6 +47,13 @@ func LoadWords(messages Mem, at reg.Register, words, spoilt []reg.VecPhysical) {
 	}
 }
 
+// LoadBlock loads 64 bytes at an offset in message i. messages are their addresses.
+func LoadBlock(messages Mem, i int, at, to reg.Register) {
+	message := GP64()
+	MOVQ(messages.Offset(8*i), message)
+	VMOVDQU32(Mem{Base: message, Index: at, Scale: 1}, to)
+}
+
 // Fetch asks for what is at an offset in message i and ahead bytes further on. One
 // such request every now and then costs nothing; all at once they take all of the
 // core's buffers for fills, and loads wait behind them.
@@ -62,14 +67,18 @@ func Fetch(messages Mem, i int, at reg.Register, ahead int) {
 // It spoils b.
 func Quads(a, b []reg.VecPhysical) {
 	for q := 0; q < len(a); q += 4 {
-		a, b := a[q:q+4], b[q:q+4]
-		VPUNPCKLDQ(a[1], a[0], b[0])
-		VPUNPCKHDQ(a[1], a[0], b[1])
-		VPUNPCKLDQ(a[3], a[2], b[2])
-		VPUNPCKHDQ(a[3], a[2], b[3])
-		VPUNPCKLQDQ(b[2], b[0], a[0])
-		VPUNPCKHQDQ(b[2], b[0], a[1])
-		VPUNPCKLQDQ(b[3], b[1], a[2])
-		VPUNPCKHQDQ(b[3], b[1], a[3])
+		Quad(a[q:q+4], b[q:q+4], func(step func()) { step() })
 	}
+}
+
+// Quad calls do with each step that transposes four vectors as Quads does.
+func Quad(a, b []reg.VecPhysical, do func(step func())) {
+	do(func() { VPUNPCKLDQ(a[1], a[0], b[0]) })
+	do(func() { VPUNPCKHDQ(a[1], a[0], b[1]) })
+	do(func() { VPUNPCKLDQ(a[3], a[2], b[2]) })
+	do(func() { VPUNPCKHDQ(a[3], a[2], b[3]) })
+	do(func() { VPUNPCKLQDQ(b[2], b[0], a[0]) })
+	do(func() { VPUNPCKHQDQ(b[2], b[0], a[1]) })
+	do(func() { VPUNPCKLQDQ(b[3], b[1], a[2]) })
+	do(func() { VPUNPCKHQDQ(b[3], b[1], a[3]) })
 }
