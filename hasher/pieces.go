@@ -106,14 +106,14 @@ func (r *pieces) inPlace() int64 {
 	return n
 }
 
-// step is how many of n bytes are hashed at a time in place: as many as fill the
-// assembly, which takes no memory there.
+// step is how many of n bytes are hashed at a time in place, which takes no memory
+// there.
 func (r *pieces) step(n int64) int64 {
 	spec := r.j.im.spec
 	if int64(spec.BlockSize) > r.piece {
 		return n // inPlace gives no other
 	}
-	whole := min(n, max(r.piece, spec.wholeBytes()))
+	whole := min(n, max(stepBytes, spec.wholeBytes()))
 	if !r.faultable(whole) {
 		return r.piece // which is copied, at least in part
 	}

@@ -26,6 +26,12 @@ const (
 	// 4 MiB 0.55 s, of 8 MiB 0.54 s.
 	mappedBytes = 4 << 20
 
+	// stepBytes is what it hashes in place at a time, or more where the assembly can
+	// take more blocks together. Before all of a step is hashed the beginning of
+	// each of its blocks is looked at, which maps the pages around: so those ahead
+	// can be fetched, but for the next step's.
+	stepBytes = 1 << 20
+
 	// jobBytes is what a job covers, so that the price of a job (locks, a
 	// look at the stamp, wake-ups, from a server the first reply) is paid once
 	// for many pieces.

@@ -12,7 +12,7 @@
 // # What callers may rely on
 //
 // The digests are those of github.com/zeebo/blake3 for messages of any length,
-// aligned or not. Only lengths that are powers of two to 256 KiB, which the
+// aligned or not. Only lengths that are powers of two to 1 MiB, as the
 // blocks of hashfs are, gain anything: the chunks and the pairs of several
 // messages in one call fill the vectors together. That library does the rest:
 // other lengths, a shorter last message, a lone message of one chunk, and all
@@ -51,9 +51,10 @@ const (
 	blockSize = 64 // two values, or a part of a chunk
 	chunkSize = 1024
 
-	// maxSize bounds the messages that the assembly hashes, since the values of
-	// all their chunks are kept: 8 KiB. hashfs hashes larger ones as streams.
-	maxSize = 256 << 10
+	// maxSize bounds the messages that the assembly hashes, and what it hashes at
+	// a time, since the values of all their chunks are kept: 32 KiB. The more there
+	// are, the fewer of the pairs further up leave a part of a vector empty.
+	maxSize = 1 << 20
 )
 
 // The flags of a block.

@@ -100,7 +100,7 @@ func TestAppendSums_trees(t *testing.T) {
 // Messages of each length around the borders of blocks, chunks and passes, as
 // a whole and as the last of some.
 func TestAppendSums_borders(t *testing.T) {
-	data := randomBytes(5 << 17)
+	data := randomBytes(5 * maxSize / 2)
 	eachPath(t, func(t *testing.T) {
 		for border := 64; border <= maxSize; border *= 2 {
 			for _, d := range []int{-chunkSize - 1, -chunkSize, -64, -1, 0, 1, 63, 64, 65, chunkSize, chunkSize + 1} {
@@ -130,7 +130,7 @@ func TestAppendSums_equalChunks(t *testing.T) {
 }
 
 // The input and the digests to 16384 bytes are those of test_vectors.json in the
-// reference implementation, the two longest digests are from its b3sum 1.2.0.
+// reference implementation, the three longest digests are from its b3sum 1.2.0.
 func TestAppendSums_publishedVectors(t *testing.T) {
 	rows := []struct {
 		size int
@@ -146,6 +146,7 @@ func TestAppendSums_publishedVectors(t *testing.T) {
 		{16384, "f875d6646de28985646f34ee13be9a576fd515f76b5b0a26bb324735041ddde4"},
 		{65536, "68d647e619a930e7b1082f74f334b0c65a315725569bdc123f0ee11881717bfe"},
 		{262144, "d57dc906e20d3fd326ffaa85535500486f46a0979f5a323f028dcabfd381fd4a"},
+		{1048576, "74cb441fd087764ca9c3694da742ebe30cbeb3060a17009ca81825c7a8d10343"},
 	}
 	eachPath(t, func(t *testing.T) {
 		for _, row := range rows {
