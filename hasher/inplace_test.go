@@ -25,7 +25,7 @@ func TestFaultable(t *testing.T) {
 	}
 	defer f.Close()
 	for _, name := range []string{"sha256", "sha224", "blake3"} {
-		for _, blockSize := range []int{4, 64, 512, 1024, 4096, 65536, 262144} {
+		for _, blockSize := range []int{4, 64, 512, 1024, 4096, 65536, 262144, 1 << 20} {
 			h := mustSpec(t, name).Algorithm.NewBlockHasher(blockSize)
 			for _, n := range []int{size, 16 * blockSize, 9 * blockSize, 2 * blockSize, blockSize} {
 				n := h.faultable(min(n, size))
@@ -84,7 +84,7 @@ func deep(n int) byte {
 // TestInPlace: data is looked at in place where that can be had, whole pieces of
 // it, also with zeros between; what is left at in its midst is read.
 func TestInPlace(t *testing.T) {
-	for _, name := range []string{"sha256/64k", "sha224/4k", "sha256/256k", "sha256/1m", "blake3/64k", "blake3/512", "md5/64k", "md5/1m"} {
+	for _, name := range []string{"sha256/64k", "sha224/4k", "sha256/256k", "sha256/1m", "blake3/64k", "blake3/512", "blake3/512k", "blake3/1m", "blake3/2m", "md5/64k", "md5/1m"} {
 		spec := mustSpec(t, name)
 		src := newMemSource(8<<20 + 5)
 		src.unholeLocked(0, src.Size())

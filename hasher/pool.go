@@ -95,6 +95,9 @@ type worker struct {
 	buf     []byte // grows to what was needed
 	hashers map[Spec]*BlockHasher
 	streams map[*Algorithm]hash.Hash
+
+	patience *time.Timer   // of hold, made once: there is a call for each request
+	left     chan struct{} // that it ran out
 }
 
 // NewPool returns a pool in which jobs threads may hash at once, or as many as
@@ -270,16 +273,20 @@ func (w *worker) enter() {
 // hold calls f, which may wait for something but rarely does: should it take
 // long, the worker gives up its place, and hold reports true.
 func (w *worker) hold(f func()) (left bool) {
-	done := make(chan struct{})
-	timer := time.AfterFunc(placePatience, func() {
-		w.leave()
-		close(done)
-	})
+	if w.patience == nil {
+		w.left = make(chan struct{}, 1)
+		w.patience = time.AfterFunc(placePatience, func() {
+			w.leave()
+			w.left <- struct{}{}
+		})
+	} else {
+		w.patience.Reset(placePatience)
+	}
 	f()
-	if timer.Stop() {
+	if w.patience.Stop() {
 		return false
 	}
-	<-done
+	<-w.left
 	return true
 }
 

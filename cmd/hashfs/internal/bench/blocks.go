@@ -20,7 +20,7 @@ func blocksExperiment(n int, t target) *experiment {
 		peer:   fmt.Sprintf("%d × Go's crypto/sha256.Sum256", n),
 		target: t, unit: seconds,
 		why: "One stream of sha256 waits for the latency of the processor's SHA instructions, blocks that have nothing to do with each other fill that time.",
-		limits: "All is in the core's own cache, so it says nothing of reading; without SHA instructions hashfs uses crypto/sha256 itself, " +
+		limits: "All is in the core's own cache, so it says nothing of reading; without SHA or AVX-512 instructions hashfs uses crypto/sha256 itself, " +
 			"and a machine whose SHA unit has another latency has another ratio.",
 	}
 	if n > 2 {

@@ -83,10 +83,26 @@ func (l *lab) experiments(ctx context.Context) (rows []*row, failed int) {
 // A measurement runs one side once.
 type measurement func(context.Context) (float64, error)
 
-// race runs the two sides in turns, and fills the row. Who comes first changes
-// each time, so that neither gains by it. A side that is nil is left out. Where
-// the target is missed the row gets a profile.
+// race runs the two sides in turns and fills the row, which gets a profile of ours
+// where the target is missed.
 func (l *lab) race(ctx context.Context, r *row, ours, theirs measurement) error {
+	if err := l.take(ctx, r, ours, theirs); err != nil {
+		return err
+	}
+	return l.explain(ctx, r, ours)
+}
+
+// explain gives a row that misses its target the profile of a run.
+func (l *lab) explain(ctx context.Context, r *row, run measurement) (err error) {
+	if r.verdict() == "MISS" {
+		r.profile, err = l.profile(ctx, run)
+	}
+	return err
+}
+
+// take runs the two sides in turns, and fills the row. Who comes first changes
+// each time, so that neither gains by it. A side that is nil is left out.
+func (l *lab) take(ctx context.Context, r *row, ours, theirs measurement) error {
 	sides := []struct {
 		run     measurement
 		samples *[]float64
@@ -106,10 +122,5 @@ func (l *lab) race(ctx context.Context, r *row, ours, theirs measurement) error 
 			}
 		}
 	}
-	if r.verdict() != "MISS" {
-		return nil
-	}
-	var err error
-	r.profile, err = l.profile(ctx, ours)
-	return err
+	return nil
 }

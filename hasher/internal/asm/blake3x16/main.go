@@ -27,12 +27,13 @@ type half struct {
 const nextGroup = 32 << 10
 
 // lead is how many turns the first half is ahead of the second. Measured on a Xeon of
-// 2023, in the core's cache: 6.4 GB/s so, 6.3 with 14 turns and with no loads beside
-// the last turns, 6.2 with one turn and the loads of both before all.
+// 2023, in the core's cache, the best tenth: 6.43 GB/s so, 6.32 with 14 turns, 6.27
+// with no loads beside the last turns, 6.25 with one turn and all loads before it.
 const lead = 28
 
 // turnsPerFetch spreads the requests for the next group over all turns. Measured
-// there, in memory: 5.5 GB/s so, 4.9 with all of them beside the loads.
+// there, in memory, when lead was one: 6.0 GB/s so, 5.5 with all of them beside the
+// loads.
 const turnsPerFetch = 6
 
 // iv is the initial chaining value, that of SHA-256, in read-only memory.
