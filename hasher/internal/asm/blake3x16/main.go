@@ -149,14 +149,7 @@ func (h half) loadSteps(at reg.Register) (steps []func()) {
 		x, t := r[:4], r[4:8]
 		step(func() { VMOVDQA32(word(j), x[0]) })
 		step(func() { VMOVDQA32(word(8+j), x[2]) })
-		step(func() { VSHUFI32X4(Imm(0x88), word(4+j), x[0], t[0]) })
-		step(func() { VSHUFI32X4(Imm(0xdd), word(4+j), x[0], t[1]) })
-		step(func() { VSHUFI32X4(Imm(0x88), word(12+j), x[2], t[2]) })
-		step(func() { VSHUFI32X4(Imm(0xdd), word(12+j), x[2], t[3]) })
-		step(func() { VSHUFI32X4(Imm(0x88), t[2], t[0], x[0]) })
-		step(func() { VSHUFI32X4(Imm(0x88), t[3], t[1], x[1]) })
-		step(func() { VSHUFI32X4(Imm(0xdd), t[2], t[0], x[2]) })
-		step(func() { VSHUFI32X4(Imm(0xdd), t[3], t[1], x[3]) })
+		vector.Quarters([4]Op{x[0], word(4 + j), x[2], word(12 + j)}, t, x, step)
 		for i := range 4 {
 			step(func() { VMOVDQA32(x[i], word(4*i+j)) })
 		}

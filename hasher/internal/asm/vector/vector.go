@@ -34,40 +34,52 @@ func LoadWords(messages Mem, at reg.Register, words, spoilt []reg.VecPhysical) {
 	Quads(words, spoilt)
 	// words[4*q+j] has, in its quarter k, word 4*k+j of the messages 4*q to 4*q+3.
 	for j := range 4 {
-		x := [4]reg.VecPhysical{words[j], words[4+j], words[8+j], words[12+j]}
-		t := spoilt[4*j:]
-		VSHUFI32X4(Imm(0x88), x[1], x[0], t[0])
-		VSHUFI32X4(Imm(0xdd), x[1], x[0], t[1])
-		VSHUFI32X4(Imm(0x88), x[3], x[2], t[2])
-		VSHUFI32X4(Imm(0xdd), x[3], x[2], t[3])
-		VSHUFI32X4(Imm(0x88), t[2], t[0], x[0])
-		VSHUFI32X4(Imm(0x88), t[3], t[1], x[1])
-		VSHUFI32X4(Imm(0xdd), t[2], t[0], x[2])
-		VSHUFI32X4(Imm(0xdd), t[3], t[1], x[3])
+		x := []reg.VecPhysical{words[j], words[4+j], words[8+j], words[12+j]}
+		Quarters([4]Op{x[0], x[1], x[2], x[3]}, spoilt[4*j:], x, atOnce)
 	}
 }
 
+// Quarters transposes four vectors, four quarters by four: to[k] gets quarter k of
+// all. The second and the fourth may be in memory, and to may be the same as they.
+// It spoils t, and calls do with each step.
+func Quarters(x [4]Op, t, to []reg.VecPhysical, do func(step func())) {
+	do(func() { VSHUFI32X4(Imm(0x88), x[1], x[0], t[0]) })
+	do(func() { VSHUFI32X4(Imm(0xdd), x[1], x[0], t[1]) })
+	do(func() { VSHUFI32X4(Imm(0x88), x[3], x[2], t[2]) })
+	do(func() { VSHUFI32X4(Imm(0xdd), x[3], x[2], t[3]) })
+	do(func() { VSHUFI32X4(Imm(0x88), t[2], t[0], to[0]) })
+	do(func() { VSHUFI32X4(Imm(0x88), t[3], t[1], to[1]) })
+	do(func() { VSHUFI32X4(Imm(0xdd), t[2], t[0], to[2]) })
+	do(func() { VSHUFI32X4(Imm(0xdd), t[3], t[1], to[3]) })
+}
+
+// atOnce does a step where it stands.
+func atOnce(step func()) { step() }
+
 // LoadBlock loads 64 bytes at an offset in message i. messages are their addresses.
 func LoadBlock(messages Mem, i int, at, to reg.Register) {
-	message := GP64()
-	MOVQ(messages.Offset(8*i), message)
-	VMOVDQU32(Mem{Base: message, Index: at, Scale: 1}, to)
+	VMOVDQU32(block(messages, i, at), to)
 }
 
 // Fetch asks for what is at an offset in message i and ahead bytes further on. One
 // such request every now and then costs nothing; all at once they take all of the
 // core's buffers for fills, and loads wait behind them.
 func Fetch(messages Mem, i int, at reg.Register, ahead int) {
+	PREFETCHT1(block(messages, i, at).Offset(ahead))
+}
+
+// block loads the address of message i, and returns what is at an offset in it.
+func block(messages Mem, i int, at reg.Register) Mem {
 	message := GP64()
 	MOVQ(messages.Offset(8*i), message)
-	PREFETCHT1(Mem{Base: message, Index: at, Scale: 1, Disp: ahead})
+	return Mem{Base: message, Index: at, Scale: 1}
 }
 
 // Quads transposes each four vectors of a, four words by four in each quarter.
 // It spoils b.
 func Quads(a, b []reg.VecPhysical) {
 	for q := 0; q < len(a); q += 4 {
-		Quad(a[q:q+4], b[q:q+4], func(step func()) { step() })
+		Quad(a[q:q+4], b[q:q+4], atOnce)
 	}
 }
 
