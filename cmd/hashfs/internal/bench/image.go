@@ -129,7 +129,7 @@ func writesExperiment(jobs int, known bool) *experiment {
 		r.work = fmt.Sprintf("the same, %d clients", jobs)
 		r.why = "Writes to different places do not wait for each other's I/O."
 	}
-	return &experiment{name, []*row{r}, func(ctx context.Context, l *lab, rows []*row) (err error) {
+	return &experiment{name, []*row{r}, func(ctx context.Context, l *lab, rows []*row) error {
 		f, err := l.data.get(ctx, largePieces)
 		if err != nil {
 			return err
@@ -140,20 +140,25 @@ func writesExperiment(jobs int, known bool) *experiment {
 			l.writes(f, jobs, filepath.Base(f), func(ctx context.Context) (*mountPoint, error) {
 				return l.mountLoopback(ctx, filepath.Dir(f))
 			}))
-		if err != nil || rows[0].verdict() != "MISS" {
-			return err
-		}
-		// Of the writes alone, without what they need before.
-		m, err := mount(ctx)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, m.end()) }()
-		return l.explain(ctx, rows[0], func(ctx context.Context) (float64, error) {
-			r, err := l.fio(ctx, m.in("image"), l.randomJob("randwrite", jobs)...)
-			return r.IOPS, err
-		})
+		return rows[0].explain(func() ([]string, error) { return l.profileWrites(ctx, jobs, mount) })
 	}}
+}
+
+// profileWrites shows where the time goes in the writes alone, without what they
+// need before.
+func (l *lab) profileWrites(ctx context.Context, jobs int, mount func(context.Context) (*mountPoint, error)) (profile []string, err error) {
+	m, err := mount(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, m.end()) }()
+	return l.profile(ctx, func(ctx context.Context) (float64, error) {
+		r, err := l.fio(ctx, m.in("image"), l.randomJob("randwrite", jobs)...)
+		return r.IOPS, err
+	})
 }
 
 func (l *lab) mountForWrites(ctx context.Context, path string, known bool) (*mountPoint, error) {

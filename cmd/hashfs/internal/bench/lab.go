@@ -92,12 +92,9 @@ func (l *lab) race(ctx context.Context, r *row, ours, theirs measurement) error 
 	return l.explain(ctx, r, ours)
 }
 
-// explain gives a row that misses its target the profile of a run.
-func (l *lab) explain(ctx context.Context, r *row, run measurement) (err error) {
-	if r.verdict() == "MISS" {
-		r.profile, err = l.profile(ctx, run)
-	}
-	return err
+// explain gives the row the profile of a run if it misses its target.
+func (l *lab) explain(ctx context.Context, r *row, run measurement) error {
+	return r.explain(func() ([]string, error) { return l.profile(ctx, run) })
 }
 
 // take runs the two sides in turns, and fills the row. Who comes first changes

@@ -72,6 +72,14 @@ func (r *row) verdict() string {
 	return "MISS"
 }
 
+// explain gives the row a profile if it misses its target.
+func (r *row) explain(profile func() ([]string, error)) (err error) {
+	if r.verdict() == "MISS" {
+		r.profile, err = profile()
+	}
+	return err
+}
+
 // result is the value as the table shows it.
 func (r *row) result() string {
 	switch {

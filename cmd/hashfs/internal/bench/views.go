@@ -79,10 +79,9 @@ func againExperiment() *experiment {
 			}
 		}
 		for j, r := range rows {
-			if r.verdict() == "MISS" {
-				if r.profile, err = l.profileRewrites(ctx, f, at[j]); err != nil {
-					return err
-				}
+			err := r.explain(func() ([]string, error) { return l.profileRewrites(ctx, f, at[j]) })
+			if err != nil {
+				return err
 			}
 		}
 		return nil
