@@ -55,8 +55,8 @@
 // # Bounds
 //
 // Digests and overlays live within the limit of a blockcache.Cache. One
-// mutation hashes at most 64 MiB of old data for a moment; a moment that needs
-// more ends, and its views are stale.
+// mutation hashes at most 64 MiB of old data for all moments; a moment that needs
+// more ends, and its views are stale. 16 mutations of an image do so at a time.
 //
 // # How it is tested
 //

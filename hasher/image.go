@@ -63,6 +63,8 @@ type Image struct {
 	pool       *Pool
 	log        *slog.Logger
 
+	capturing chan struct{} // a place for each mutation that hashes old data
+
 	zeroDigest func() []byte // of a whole block of zeros
 	zeroBatch  func() []byte // zeroBatchBlocks of it side by side
 
@@ -131,6 +133,7 @@ func New(src Source, o Options) (*Image, error) {
 		tasks:      map[*task]struct{}{},
 		complained: map[int64]bool{},
 		park:       func(string) {},
+		capturing:  make(chan struct{}, maxCapturing),
 		tuning: tuning{
 			pieceBytes:       o.Spec.pieceBytes(),
 			mappedBytes:      mappedBytes,

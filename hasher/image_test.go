@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -308,6 +309,65 @@ func TestWriteAt_boundsWhatViewsCost(t *testing.T) {
 		if err := v.ReadDigests(ctx, make([]byte, 16), 0); !errors.Is(err, ErrStale) {
 			t.Errorf("view %d: %v, want %v", i, err, ErrStale)
 		}
+	}
+}
+
+// Of many writes at a time only some hash what was, so that the others' jobs are
+// not in the way of somebody else's; a write that waits for its turn can be left, and
+// has changed nothing.
+func TestWriteAt_boundsHowManyHash(t *testing.T) {
+	const bs, blocks, writes = 32, 64, maxCapturing + 10
+	spec := mustSpec(t, "md5/32")
+	src := newMemSource(blocks * bs)
+	for i := range src.data {
+		src.data[i] = byte(i) | 1
+	}
+	clear(src.hole)
+	im := newTestImage(t, src, spec, 1<<20)
+	im.extents = nil
+	data := bytes.Clone(src.data)
+	gate := make(chan struct{})
+	src.park = func(where string) {
+		if where == "read" {
+			<-gate
+		}
+	}
+	jobs := func() int {
+		im.mu.Lock()
+		defer im.mu.Unlock()
+		return len(im.jobs)
+	}
+	v := openView(t, im)
+	var group sync.WaitGroup
+	for b := range int64(writes) {
+		group.Go(func() {
+			if n, err := im.WriteAt(t.Context(), []byte("new"), b*bs); n != 3 || err != nil {
+				t.Errorf("write %d: %d, %v", b, n, err)
+			}
+		})
+	}
+	for jobs() < maxCapturing {
+		time.Sleep(time.Millisecond)
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if n, err := im.WriteAt(soon, []byte("never"), (blocks-1)*bs); n != 0 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a write that waited in vain: %d, %v", n, err)
+	}
+	if n := jobs(); n != maxCapturing {
+		t.Errorf("%d jobs are under way for %d writes, want %d", n, writes, maxCapturing)
+	}
+	close(gate)
+	group.Wait()
+	got := make([]byte, blocks*16)
+	if err := v.ReadDigests(t.Context(), got, 0); err != nil || !bytes.Equal(got, plainDigests(spec, data)) {
+		t.Errorf("the view does not show what was before the writes: %v", err)
+	}
+	for b := range writes {
+		copy(data[b*bs:], "new")
+	}
+	if !bytes.Equal(src.data, data) {
+		t.Error("the image is not what was written")
 	}
 }
 

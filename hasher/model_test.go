@@ -271,14 +271,10 @@ func (a *actor) read() {
 			return
 		}
 	}
-	digests := make([]byte, int(n)*a.spec.Algorithm.Size())
-	if err := v.v.ReadDigests(ctx, digests, first); err != nil {
-		if !a.tolerable(err) {
-			a.failf("digests: %v", err)
-		}
+	digests := a.digests(ctx, v, first, n)
+	if digests == nil {
 		return
 	}
-	a.check(v, first, digests)
 	if sums && !a.cfg.late && !(a.cfg.volatile && a.cfg.outside) {
 		h := a.spec.Algorithm.New()
 		h.Write(digests)
@@ -287,6 +283,29 @@ func (a *actor) read() {
 			a.failf("checksum of a view opened at [%d, %d] is %x, that of its digests is %x", v.start, v.end, sum, want)
 		}
 	}
+}
+
+// digests reads and checks digests, all at once or one part after the other. It
+// returns nil if they could not be read.
+func (a *actor) digests(ctx context.Context, v *modelView, first, n int64) []byte {
+	digests := make([]byte, n*a.im.digestSize)
+	most := n
+	if a.rng.IntN(2) == 0 {
+		most = 1 + a.rng.Int64N(12)
+	}
+	for at := int64(0); at < n; {
+		part := digests[at*a.im.digestSize:][:min(most, n-at)*a.im.digestSize]
+		if err := v.v.ReadDigests(ctx, part, first+at); err != nil {
+			if !a.tolerable(err) {
+				a.failf("digests: %v", err)
+			}
+			return nil
+		}
+		a.check(v, first+at, part)
+		at += most
+		a.park("actor")
+	}
+	return digests
 }
 
 // exclude waits until no write of ours, or no change from outside, is under
@@ -449,6 +468,7 @@ func newModel(cfg modelConfig, pool *Pool, park func(string)) (*model, error) {
 		m.im.scan = partlyCached{src}
 	}
 	m.im.checkpoints.distance = m.im.checkpointBlocks
+	m.im.capturing = make(chan struct{}, 1+rng.IntN(3))
 	return m, nil
 }
 

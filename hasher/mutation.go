@@ -12,6 +12,10 @@ import (
 // discarded, end.
 const maxCapture = 64 << 20
 
+// maxCapturing is how many mutations of an image read and hash old data at a time,
+// so that who has many writes under way does not fill the pool's queue with them.
+const maxCapturing = 16
+
 // maxCaptureBlocks is how many old digests one mutation copies for a view, so
 // that the critical section that does it stays below a tenth of a second.
 const maxCaptureBlocks = 1 << 20
@@ -231,6 +235,12 @@ func (m *moment) captureUnknown(ctx context.Context, s span, left *int64) error 
 			m.endLocked(errMemory)
 		}
 		return nil
+	}
+	select {
+	case m.im.capturing <- struct{}{}:
+		defer func() { <-m.im.capturing }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	w := m.walk(s.lo, s.hi, false)
 	defer w.close(false)

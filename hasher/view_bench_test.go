@@ -118,6 +118,31 @@ func BenchmarkReadDigests(b *testing.B) {
 	}
 }
 
+// Digests of which none is known, so many at a time and in order: what a pass loses
+// between two reads.
+func BenchmarkReadDigests_inOrder(b *testing.B) {
+	im := newTestImage(b, newNullSource(benchSize), mustSpec(b, "sha256"), 1<<30)
+	for _, n := range []int64{16, 128, 1024, im.blocks} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			dst := make([]byte, n*32)
+			b.SetBytes(benchSize)
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				write(b, im, make([]byte, benchSize), 0) // nothing is known after it
+				v := openView(b, im)
+				b.StartTimer()
+				for at := int64(0); at < im.blocks; at += n {
+					if err := v.ReadDigests(context.Background(), dst, at); err != nil {
+						b.Fatal(err)
+					}
+				}
+				v.Close()
+			}
+		})
+	}
+}
+
 // A write of 4 KiB: with no view open, and with one that keeps the digests of
 // what is overwritten, once for each block.
 func BenchmarkWriteAt(b *testing.B) {
