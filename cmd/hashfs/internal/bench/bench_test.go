@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -85,6 +87,45 @@ func TestLab_race_takesTurns(t *testing.T) {
 	if diff := cmp.Diff([][]float64{{1, 1, 1}, {2, 2, 2}}, [][]float64{r.ours, r.theirs}); diff != "" {
 		t.Errorf("the first turn does not count (-want +got):\n%s", diff)
 	}
+}
+
+func TestLab_turns(t *testing.T) {
+	for _, c := range []struct {
+		runs, most, want int
+	}{{3, 0, 3}, {3, 5, 5}, {3, 2, 3}} {
+		l := &lab{options: &options{runs: c.runs, mostRuns: c.most}}
+		next := 0
+		err := l.turns(func(i int) error {
+			if i != next {
+				t.Errorf("turn %d, want %d", i, next)
+			}
+			next++
+			return nil
+		})
+		if err != nil || next != c.want+1 {
+			t.Errorf("%d to %d runs: %d turns count, %v, want %d", c.runs, c.most, next-1, err, c.want)
+		}
+	}
+}
+
+func TestLab_turns_longOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lab{options: &options{runs: 2, mostRuns: 9}}
+		turns := 0
+		if err := l.turns(func(int) error { turns++; time.Sleep(enoughTime / 3); return nil }); err != nil {
+			t.Error(err)
+		}
+		if turns != 3 {
+			t.Errorf("%d turns, want 3", turns)
+		}
+		turns = 0
+		if err := l.turns(func(int) error { turns++; time.Sleep(enoughTime / 5); return nil }); err != nil {
+			t.Error(err)
+		}
+		if turns != 5 {
+			t.Errorf("%d turns, want 5", turns)
+		}
+	})
 }
 
 func TestLab_race_endsWithAnError(t *testing.T) {

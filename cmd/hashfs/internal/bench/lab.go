@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // A lab is where experiments are made: the data, the programs, and what was
@@ -80,6 +81,9 @@ func (l *lab) experiments(ctx context.Context) (rows []*row, failed int) {
 	return rows, failed
 }
 
+// enoughTime is how long turns go on that are more than the least.
+const enoughTime = 45 * time.Second
+
 // A measurement runs one side once.
 type measurement func(context.Context) (float64, error)
 
@@ -104,7 +108,7 @@ func (l *lab) take(ctx context.Context, r *row, ours, theirs measurement) error 
 		run     measurement
 		samples *[]float64
 	}{{ours, &r.ours}, {theirs, &r.theirs}}
-	for i := range l.runs + 1 {
+	return l.turns(func(i int) error {
 		for j := range sides {
 			s := sides[(i+j)%2]
 			if s.run == nil {
@@ -117,6 +121,27 @@ func (l *lab) take(ctx context.Context, r *row, ours, theirs measurement) error 
 			if i > 0 {
 				*s.samples = append(*s.samples, v)
 			}
+		}
+		return nil
+	})
+}
+
+// howOften says how many turns there are that count.
+func (l *lab) howOften() string {
+	if l.mostRuns <= l.runs {
+		return fmt.Sprint(l.runs)
+	}
+	return fmt.Sprintf("%d, and up to %d as long as a row takes less than %v", l.runs, l.mostRuns, enoughTime)
+}
+
+// turns calls turn with 0, which is not to count, and then with 1 and so on: runs
+// times, and up to mostRuns as long as all of that has taken less than enoughTime. The
+// median of more is less of a chance where others share the machine.
+func (l *lab) turns(turn func(i int) error) error {
+	start := time.Now()
+	for i := 0; i <= l.runs || i <= l.mostRuns && time.Since(start) < enoughTime; i++ {
+		if err := turn(i); err != nil {
+			return err
 		}
 	}
 	return nil

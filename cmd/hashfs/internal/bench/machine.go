@@ -32,7 +32,7 @@ func describe(ctx context.Context, l *lab) []fact {
 		{"kernel", kernel()},
 		{"file system of the data", fileSystem(l.data.dir)},
 		{"load before", loadAverage()},
-		{"runs of each side", fmt.Sprint(l.runs)},
+		{"runs of each side", l.howOften()},
 		{"Go", goVersion},
 	}
 	for _, m := range modules {

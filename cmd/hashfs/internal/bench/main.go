@@ -36,13 +36,15 @@ type options struct {
 	loopback string
 	nbdsrc   string // the test binary of that package
 	quick    bool
-	runs     int            // of each side
+	runs     int            // of each side, at least
+	mostRuns int            // see lab.turns
 	only     *regexp.Regexp // names of experiments; nil is all
 }
 
 const (
-	fullRuns  = 7
-	quickRuns = 3
+	fullRuns     = 7
+	mostFullRuns = 21
+	quickRuns    = 3
 )
 
 func parse(args []string) (*options, error) {
@@ -53,7 +55,7 @@ func parse(args []string) (*options, error) {
 	f.StringVar(&o.nbdsrc, "nbdsrc", "build/bench/nbdsrc.test", "the test binary of package nbdsrc, for its benchmarks")
 	f.StringVar(&o.dir, "dir", "", "where to make the data (default: where temporary files go)")
 	f.StringVar(&o.out, "o", "", "write the document to this file (default: only print the table)")
-	f.IntVar(&o.runs, "runs", 0, fmt.Sprintf("how often each side is run (default %d, %d with -quick)", fullRuns, quickRuns))
+	f.IntVar(&o.runs, "runs", 0, fmt.Sprintf("how often each side is run (default %d to %d, %d with -quick)", fullRuns, mostFullRuns, quickRuns))
 	f.BoolVar(&o.quick, "quick", false, "little data and short runs, to try the harness itself: the numbers mean nothing")
 	only := f.String("only", "", "regular expression: the experiments to do")
 	if err := f.Parse(args); err != nil {
@@ -73,7 +75,7 @@ func parse(args []string) (*options, error) {
 	case o.runs == 0 && o.quick:
 		o.runs = quickRuns
 	case o.runs == 0:
-		o.runs = fullRuns
+		o.runs, o.mostRuns = fullRuns, mostFullRuns
 	}
 	return o, nil
 }
