@@ -155,6 +155,21 @@ func (h *imageHandle) Fsync(ctx context.Context, flags uint32) syscall.Errno {
 	return errno(err)
 }
 
+// closePatience is for how long a close(2) waits after a signal. It cannot be tried
+// again, as a read can, and most signals are no reason to give up: programs in Go get
+// one whenever a thread is to do something else. But also who is killed waits for it.
+const closePatience = 5 * time.Second
+
+// outlast returns a context that ends so long after ctx.
+func outlast(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	return late, func() {
+		stop()
+		cancel()
+	}
+}
+
 // Flush is a close(2) of one of maybe several descriptors. What was written by it
 // is in the files of the image after it, for others to read.
 func (h *imageHandle) Flush(ctx context.Context) syscall.Errno {
@@ -168,7 +183,9 @@ func (h *imageHandle) Flush(ctx context.Context) syscall.Errno {
 	if !h.wrote.Load() || !h.image().WritesBack() {
 		return 0
 	}
-	ctx, cancel, errno := h.begin(ctx, "flush")
+	patient, leave := outlast(ctx, closePatience)
+	defer leave()
+	ctx, cancel, errno := h.begin(patient, "flush")
 	defer cancel()
 	h.wrote.Store(false)
 	err := h.image().Flush(ctx)

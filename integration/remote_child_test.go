@@ -4,9 +4,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // childDied are the lines about a qemu-nbd that ended by itself.
@@ -183,6 +187,67 @@ func (d *disk) copyOf(t *testing.T, image string) string {
 	t.Helper()
 	writeImage(t, image+".copy", []byte(readFile(t, image)))
 	return image + ".copy,format=qcow2"
+}
+
+// A signal that the program handles does not end a close, which cannot be tried
+// again; but neither does a server that hangs hold whoever is to end for ever.
+func TestChild_close_and_signals(t *testing.T) {
+	// Not in parallel, as the next.
+	needNBD(t)
+	d := newDisk(t)
+	image := d.convert(t, "a.qcow2", "qcow2")
+	m, _ := mountImage(t, mountOptions{}, "--writable", image)
+	stop := func(sig syscall.Signal) {
+		for _, pid := range children(t, m.daemon.Pid) {
+			if err := syscall.Kill(pid, sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, row := range []struct {
+		name        string
+		hangs       time.Duration // from the signal on
+		want        error
+		least, most time.Duration
+	}{
+		{"for a while", 500 * time.Millisecond, nil, 500 * time.Millisecond, 4 * time.Second},
+		{"for long", 30 * time.Second, syscall.EINTR, 4 * time.Second, 20 * time.Second},
+	} {
+		part := random(uint64(93+i), mib)
+		fd, err := syscall.Open(m.path("a", "image"), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := syscall.Pwrite(fd, part, 0); n != len(part) || err != nil {
+			t.Fatal(n, err)
+		}
+		stop(syscall.SIGSTOP)
+		thread, closed := make(chan int), make(chan error)
+		go func() {
+			runtime.LockOSThread()
+			thread <- syscall.Gettid()
+			closed <- syscall.Close(fd)
+		}()
+		tid := <-thread
+		time.Sleep(100 * time.Millisecond) // it is in close by then
+		start := time.Now()
+		if err := unix.Tgkill(os.Getpid(), tid, syscall.SIGURG); err != nil {
+			t.Fatal(err)
+		}
+		again := time.AfterFunc(row.hangs, func() { stop(syscall.SIGCONT) })
+		if err := <-closed; err != row.want {
+			t.Errorf("a server that hangs %s: close: %v, want %v", row.name, err, row.want)
+		}
+		if took := time.Since(start); took < row.least || took > row.most {
+			t.Errorf("a server that hangs %s: close took %v after the signal, want %v to %v", row.name, took, row.least, row.most)
+		}
+		again.Stop()
+		stop(syscall.SIGCONT)
+		copy(d.data, part)
+	}
+	same(t, "checksum", m.read("a", "checksum"), newOracle(d.data).checksum())
+	m.unmount()
+	same(t, "the sum at last", output(t, program, "sum", image), newOracle(d.data).sum()+"  "+image+"\n")
 }
 
 // When a qemu-nbd takes with it what was not flushed, each handle's next fsync says
