@@ -134,13 +134,13 @@ func (r *pieces) nextRead(limit int64) ([]byte, error) {
 	if r.empty {
 		size = min(size, max(pieceBytes, int64(im.spec.BlockSize)))
 	}
-	p := r.w.buffer(int(size))[:min(size, limit-r.pos)]
+	if r.cached == 0 {
+		size = waitedBytes // all of it has to be waited for
+	}
+	p := r.w.buffer(int(min(size, limit-r.pos)))
 	n, err := 0, ErrWouldWait
 	switch {
 	case r.cached == 0:
-		// All of it has to be waited for.
-		p = r.w.buffer(waitedBytes)
-		p = p[:min(int64(len(p)), limit-r.pos)]
 	case r.cached == r.end-r.first:
 		if n, err = im.scan.ScanAt(p, r.pos, false); errors.Is(err, ErrWouldWait) {
 			r.cached-- // not any more

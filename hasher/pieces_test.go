@@ -190,3 +190,26 @@ func TestPieces_afterZeros(t *testing.T) {
 		}
 	}
 }
+
+// TestPieces_small: a job of some kilobytes takes no more memory than that: of a huge
+// page all would be cleared first.
+func TestPieces_small(t *testing.T) {
+	const bs = 64 << 10
+	spec := mustSpec(t, "sha256/64k")
+	src := newMemSource(100 * bs)
+	for i := range src.data {
+		src.data[i] = byte(i) | 1
+	}
+	clear(src.hole)
+	im := newTestImage(t, src, spec, 1<<20)
+	v := openView(t, im)
+	for _, n := range []int64{1, 3, 100} {
+		d := make([]byte, n*32)
+		if err := v.ReadDigests(t.Context(), d, 0); err != nil || !bytes.Equal(d, plainDigests(spec, src.data[:n*bs])) {
+			t.Errorf("%d blocks: %v", n, err)
+		}
+		if large := n*bs >= largeBytes; im.pool.hasLargeBuffers() != large {
+			t.Errorf("after %d blocks there are large buffers: %v, want %v", n, !large, large)
+		}
+	}
+}
