@@ -81,9 +81,6 @@ func (l *lab) experiments(ctx context.Context) (rows []*row, failed int) {
 	return rows, failed
 }
 
-// enoughTime is how long turns go on that are more than the least.
-const enoughTime = 45 * time.Second
-
 // A measurement runs one side once.
 type measurement func(context.Context) (float64, error)
 
@@ -125,6 +122,9 @@ func (l *lab) take(ctx context.Context, r *row, ours, theirs measurement) error 
 		return nil
 	})
 }
+
+// enoughTime is how long turns go on that are more than the least.
+const enoughTime = 45 * time.Second
 
 // howOften says how many turns there are that count.
 func (l *lab) howOften() string {
