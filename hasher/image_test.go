@@ -276,11 +276,7 @@ func TestImage_failureIsLoggedOnce(t *testing.T) {
 func TestWriteAt_boundsWhatViewsCost(t *testing.T) {
 	ctx := context.Background()
 	const bs, moments, bound = 32, 10, 4 * 32
-	src := newMemSource(64 * bs)
-	for i := range src.data {
-		src.data[i] = byte(i) | 1
-	}
-	clear(src.hole)
+	src := newFullSource(64 * bs)
 	pool := NewPool(1, false)
 	defer pool.Close()
 	// What a volatile image knows it knows for each moment alone.
@@ -318,11 +314,7 @@ func TestWriteAt_boundsWhatViewsCost(t *testing.T) {
 func TestWriteAt_boundsHowManyHash(t *testing.T) {
 	const bs, blocks, writes = 32, 64, maxCapturing + 10
 	spec := mustSpec(t, "md5/32")
-	src := newMemSource(blocks * bs)
-	for i := range src.data {
-		src.data[i] = byte(i) | 1
-	}
-	clear(src.hole)
+	src := newFullSource(blocks * bs)
 	im := newTestImage(t, src, spec, 1<<20)
 	im.extents = nil
 	data := bytes.Clone(src.data)

@@ -54,6 +54,16 @@ func newMemSource(size int) *memSource {
 	return m
 }
 
+// newFullSource returns a source of size bytes that has no hole and no zero.
+func newFullSource(size int) *memSource {
+	m := newMemSource(size)
+	for i := range m.data {
+		m.data[i] = byte(i) | 1
+	}
+	clear(m.hole)
+	return m
+}
+
 // readBytes returns how many bytes were read; a job that nobody waits for may
 // be reading yet.
 func (m *memSource) readBytes() int64 {

@@ -196,11 +196,7 @@ func TestPieces_afterZeros(t *testing.T) {
 func TestPieces_small(t *testing.T) {
 	const bs = 64 << 10
 	spec := mustSpec(t, "sha256/64k")
-	src := newMemSource(100 * bs)
-	for i := range src.data {
-		src.data[i] = byte(i) | 1
-	}
-	clear(src.hole)
+	src := newFullSource(100 * bs)
 	im := newTestImage(t, src, spec, 1<<20)
 	v := openView(t, im)
 	for _, n := range []int64{1, 3, 100} {
